@@ -1,0 +1,57 @@
+// Model: one architecture with its weights, able to run a forward pass over paged KV.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "ops/forward_batch.h"
+#include "ops/page_layout.h"
+
+namespace tandem::model {
+
+enum class Numerics : uint8_t {
+  kExact,  // float32 activations and pages; for tests and references
+  kFast,   // quantized activations, BF16 pages; the default
+};
+
+struct ModelConfig {
+  std::string architecture;  // "llama"
+  int32_t layers = 0;
+  int32_t hidden = 0;
+  int32_t heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t ffn = 0;
+  int32_t vocab = 0;
+  int32_t context_length = 0;
+  float rms_eps = 1e-5F;
+  float rope_theta = 10000.0F;
+  int32_t rope_dims = 0;
+  bool tied_embedding = false;
+};
+
+struct ModelMemory {  // bytes
+  size_t weights = 0;
+  size_t activations = 0;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const ModelConfig& config() const = 0;
+  // The layout this model wants its pages in; `block_tokens` is a multiple of 8.
+  virtual ops::PageLayout page_layout(int32_t block_tokens) const = 0;
+  virtual ModelMemory memory() const = 0;
+  // Runs `batch` (at most max_rows() rows) and writes logits[i * vocab .. ] for batch.logit_rows[i].
+  // Deterministic and batch-invariant (DESIGN I13): a row's bits depend on its tokens and positions only.
+  // Called from one thread at a time. Non-finite logits are reported by the caller, not here.
+  virtual Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages, std::span<float> logits) = 0;
+  virtual int32_t max_rows() const = 0;
+  // Names the numeric path (instruction set, mode, kernel version) for representations: "cpu-avx512-fast-1".
+  virtual std::string numeric_path() const = 0;
+};
+
+}  // namespace tandem::model
