@@ -1,0 +1,101 @@
+// HttpServer: HTTP/1.1 on one reactor. Keep-alive, pipelining (one request runs at a time, later
+// bytes are kept), chunked bodies both ways, Expect: 100-continue, HEAD. Bodies are read whole
+// before the handler runs.
+//
+// Bounds: header bytes, body bytes, connections, and a time limit on each of reading a head,
+// reading a body, writing and idling. What breaks them is answered with an OpenAI-style error
+// object (400, 408, 413, 431, 501, 503) and the connection closes. A request with both
+// Content-Length and Transfer-Encoding, or with two lengths, is refused.
+//
+// Thread-safety: everything on the reactor's thread; listen() may also be called before run().
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "net/headers.h"
+#include "net/reactor.h"
+
+namespace tandem::net {
+
+struct HttpRequest {
+  std::string method;
+  std::string target;  // as sent: path and query
+  std::string path;    // before '?', as sent
+  std::string query;   // after '?', as sent
+  Headers headers;
+  std::string body;    // whole, transfer coding removed
+  std::string remote;  // "address:port" of the client
+};
+
+// The one answer to a request. Valid until the handler returns. Exactly one of send() and
+// begin_stream(). Errors mean that the client is gone or too slow; the handler should then just
+// return.
+class HttpResponder {
+ public:
+  virtual ~HttpResponder() = default;
+
+  // A whole answer. Content-Length is set here; Content-Type is the caller's.
+  virtual asio::awaitable<Status> send(int status, Headers headers, std::string body) = 0;
+  // A streamed answer, chunked. The head is sent at once.
+  virtual asio::awaitable<Status> begin_stream(int status, Headers headers) = 0;
+  // Returns when the kernel took the bytes: back-pressure. `bytes` must live until then.
+  virtual asio::awaitable<Status> write(std::string_view bytes) = 0;
+  virtual asio::awaitable<Status> finish() = 0;
+  // Closes the connection at once (RST), so that a client cannot take a cut answer for a whole one.
+  virtual void abort() = 0;
+
+  // `action` runs once on the reactor as soon as the client closes or resets while the handler
+  // runs, even when nothing is being written (at once, inside this call, when that has already
+  // happened). It must not wait. Replaces an earlier action; dropped when the handler returns.
+  virtual void on_disconnect(std::function<void()> action) = 0;
+  virtual bool client_gone() const = 0;
+  virtual bool started() const = 0;  // some part of the answer has been sent
+};
+
+using HttpHandler = std::function<asio::awaitable<void>(HttpRequest&, HttpResponder&)>;
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;  // 0: the kernel picks
+  size_t max_body_bytes = 64ULL << 20;
+  size_t max_header_bytes = 64ULL << 10;
+  size_t max_connections = 4096;                       // beyond: 503 and close
+  Duration header_timeout = std::chrono::seconds(30);  // first byte of a head to its end
+  Duration body_timeout = std::chrono::seconds(120);
+  Duration keep_alive = std::chrono::seconds(120);    // idle between requests, and before the first
+  Duration write_timeout = std::chrono::seconds(60);  // one write to a client that does not read
+};
+
+class HttpServer {
+ public:
+  HttpServer(Reactor& reactor, ServerOptions options, HttpHandler handler);
+  // Closes the listener and every connection; running handlers see a gone client and finish later
+  // on the reactor, so the handler's captures must outlive the reactor's run.
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  Result<uint16_t> listen();  // the port bound
+  void close_listener();
+  // Stops accepting, closes idle connections, lets running requests end (announcing Connection:
+  // close), and after `limit` closes what is left. True when nothing had to be cut.
+  asio::awaitable<bool> drain(Duration limit);
+  size_t connections() const;       // open now
+  size_t running_requests() const;  // handlers running now
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+// The body of every error answer: {"error":{"message","type","param","code"}}.
+std::string http_error_body(const Error& error);
+std::string_view http_reason(int status);
+
+}  // namespace tandem::net
