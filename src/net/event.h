@@ -27,7 +27,11 @@ class Event {
   void notify();
 
  private:
-  struct Waiter;
+  class Waiter;
+  template <typename Handler>
+  class WaiterOf;
+  asio::awaitable<bool> park(Duration limit);
+
   Reactor& reactor_;
   bool signalled_ = false;
   std::vector<std::shared_ptr<Waiter>> waiters_;

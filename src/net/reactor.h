@@ -1,8 +1,8 @@
 // Reactor: one thread and its event loop. Every connection, timer and coroutine belongs to one
 // reactor and is touched only by its thread, so nothing in net needs locks.
 //
-// Thread-safety: post() and stop() from any thread; everything else on the reactor's own thread, or
-// before run().
+// Thread-safety: post(), spawn() and stop() from any thread; everything else on the reactor's own
+// thread, or before run().
 #pragma once
 
 #include <cstddef>
@@ -20,6 +20,7 @@ namespace tandem::net {
 namespace asio = boost::asio;
 
 class DeadlineList;
+class ParkedList;
 
 class Reactor {
  public:
@@ -42,10 +43,13 @@ class Reactor {
   asio::io_context& context() { return context_; }
   bool stopped() const { return context_.stopped(); }
   DeadlineList& deadlines() { return *deadlines_; }
+  ParkedList& parked() { return *parked_; }
 
  private:
-  asio::io_context context_;
+  // Coroutines that die with the context may hold deadlines and parked waits: both lists go last.
   std::unique_ptr<DeadlineList> deadlines_;
+  std::unique_ptr<ParkedList> parked_;
+  asio::io_context context_;
 };
 
 // Runs `coroutine` to its end on `reactor`, whose run() must not be running elsewhere. For tests
@@ -70,6 +74,7 @@ class Deadline {
 
  private:
   friend class DeadlineList;
+  class ParkedList;
   Reactor& reactor_;
   TimePoint at_ = TimePoint::max();
   std::function<void()> action_;
