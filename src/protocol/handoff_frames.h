@@ -1,0 +1,151 @@
+// Handoff frames (DESIGN §4): what a prefill and a decode worker say to each other over one
+// connection.
+//
+// A frame is a fixed 20-byte little-endian header {magic "TDHF", u16 version, u16 type, u32 payload
+// bytes, u64 XXH3 of the payload} and a MessagePack map of small integer keys. Unknown keys are
+// skipped, missing keys keep their defaults, so fields can be added; anything else is a new
+// version. All sizes are bounded.
+//
+// Order on a connection (decode dials): HELLO -> <- HELLO (with proof) PROOF ->, then for each
+// handoff OPEN -> <- OFFER, GRANT or BUSY ->, <- PUSH ..., <- COMMIT, ACK ->. ABORT is legal at any
+// time from either side and is answered by ABORT_ACK once the answering side has stopped touching
+// the other's pages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+
+namespace tandem::protocol {
+
+inline constexpr uint16_t kHandoffVersion = 1;
+inline constexpr size_t kFrameHeaderBytes = 20;
+inline constexpr size_t kMaxFramePayload = size_t{8} << 20;
+
+// A page and the generation of the allocation meant: a mismatch is refused (I2).
+struct PageTag {
+  int32_t page = -1;
+  uint64_t generation = 0;
+  bool operator==(const PageTag&) const = default;
+};
+
+// Names one attempt of one handoff. `nonce` is drawn by prefill with OFFER and repeated in
+// everything after it.
+struct HandoffKey {
+  std::string id;
+  uint32_t attempt = 0;
+  uint64_t nonce = 0;
+  bool operator==(const HandoffKey&) const = default;
+};
+
+struct HelloFrame {
+  uint32_t version_min = kHandoffVersion;
+  uint32_t version_max = kHandoffVersion;
+  std::string role;            // "prefill", "decode", "unified"
+  uint64_t epoch = 0;          // changes on every start of the process
+  std::string lineage;         // KV lineage of the model (I5)
+  std::string representation;  // dtype, layout and numeric path
+  uint32_t block_tokens = 0;
+  uint32_t kv_dtype = 0;
+  uint32_t layout_id = 0;
+  uint32_t layers = 0;
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+  std::string nonce;  // 16 random bytes
+  std::string proof;  // listener only: HMAC-SHA256 of both nonces under the shared secret
+  // Listener only: the shape of the shared-memory arena whose read-only descriptor follows.
+  uint64_t arena_bytes = 0;
+  uint64_t pages_offset = 0;
+  uint64_t page_stride = 0;
+  uint64_t page_count = 0;
+};
+
+struct ProofFrame {
+  std::string proof;
+};
+
+struct OpenFrame {
+  HandoffKey key;
+};
+
+struct OfferFrame {
+  HandoffKey key;
+  std::vector<int32_t> tokens;  // the whole prompt
+  std::string salt;             // of the request's ContentIds
+  uint32_t blocks = 0;          // including a last partial one
+  uint64_t bytes = 0;           // if nothing is cached at the receiver
+};
+
+struct GrantFrame {
+  HandoffKey key;
+  uint32_t first_missing_block = 0;
+};
+
+struct BusyFrame {
+  HandoffKey key;
+  std::string message;
+};
+
+// Layer `layer` of blocks first_block .. first_block + pages.size() - 1 is final in these pages of
+// the sender.
+struct PushFrame {
+  HandoffKey key;
+  uint32_t layer = 0;
+  uint32_t first_block = 0;
+  std::vector<PageTag> pages;
+};
+
+struct CommitFrame {
+  HandoffKey key;
+  uint32_t layers = 0;
+  uint32_t first_block = 0;  // blocks first_block .. blocks - 1 were sent, in every layer
+  uint32_t blocks = 0;
+  uint64_t bytes =
+      0;  // (blocks - first_block) * page bytes: must equal the bytes the receiver covered
+  std::vector<int32_t> first_tokens;
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;
+};
+
+struct AckFrame {
+  HandoffKey key;
+};
+
+struct AbortFrame {
+  HandoffKey key;
+  uint32_t status = 500;
+  std::string code;
+  std::string message;
+};
+
+struct AbortAckFrame {
+  HandoffKey key;
+};
+
+struct PingFrame {
+  uint64_t sequence = 0;
+  bool reply = false;
+};
+
+using HandoffFrame =
+    std::variant<HelloFrame, ProofFrame, OpenFrame, OfferFrame, GrantFrame, BusyFrame, PushFrame,
+                 CommitFrame, AckFrame, AbortFrame, AbortAckFrame, PingFrame>;
+
+std::string encode_frame(const HandoffFrame& frame);
+
+struct FrameHeader {
+  uint16_t version = 0;
+  uint16_t type = 0;
+  uint32_t payload_bytes = 0;
+  uint64_t digest = 0;
+};
+
+// Errors: code "handoff_protocol" for anything malformed, of another version or over the bound.
+Result<FrameHeader> decode_frame_header(std::string_view header);
+Result<HandoffFrame> decode_frame_payload(const FrameHeader& header, std::string_view payload);
+
+}  // namespace tandem::protocol

@@ -1,0 +1,52 @@
+// StepPlan: what one forward pass does. Emitted by the scheduler, run by the executor; plain and
+// serializable so that it can be broadcast to a group of ranks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "protocol/request.h"
+
+namespace tandem::protocol {
+
+using SequenceId = uint64_t;
+
+// A token that the scheduler does not know yet: the one that an earlier step in flight samples for
+// this sequence.
+inline constexpr int32_t kPendingToken = -1;
+
+struct StepSequence {
+  SequenceId sequence = 0;
+  int32_t first_position = 0;
+  std::vector<int32_t>
+      tokens;  // consecutive positions from first_position; only a decode row may be kPendingToken
+  std::vector<int32_t>
+      pages;  // page table covering positions 0 .. first_position + tokens.size() - 1
+  bool sample =
+      false;  // sample from the last row: the token at position first_position + tokens.size()
+};
+
+struct StepPlan {
+  uint64_t step = 0;
+  std::vector<StepSequence> sequences;
+  int32_t rows() const {
+    int32_t total = 0;
+    for (const auto& sequence : sequences) total += static_cast<int32_t>(sequence.tokens.size());
+    return total;
+  }
+};
+
+struct SampledToken {
+  SequenceId sequence = 0;
+  int32_t token = 0;
+  float logprob = 0;
+  bool failed = false;  // non-finite logits: the sequence must end with an error
+};
+
+struct StepOutcome {
+  uint64_t step = 0;
+  std::vector<SampledToken> sampled;
+  std::string error;  // not empty: the whole pass failed
+};
+
+}  // namespace tandem::protocol
