@@ -1,0 +1,34 @@
+// A file mapped read-only. The kernel shares its pages between processes that map the same model.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+
+namespace tandem::weights {
+
+class MappedFile {
+ public:
+  // Errors: 400 "model_not_found" when the file cannot be opened, 400 "invalid_model" when it is
+  // empty or not a file.
+  static Result<MappedFile> open(const std::string& path);
+
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  // Valid for this object's life. A file truncated by another process while mapped raises SIGBUS;
+  // model files are replaced by rename, not rewritten in place.
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  MappedFile(const std::byte* data, size_t size) : data_(data), size_(size) {}
+  void reset();
+
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace tandem::weights
