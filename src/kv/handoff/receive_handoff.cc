@@ -1,0 +1,164 @@
+#include "kv/handoff/receive_handoff.h"
+
+#include <utility>
+
+namespace tandem::kv {
+
+namespace {
+Error protocol_error(std::string message) {
+  return Error{502, "handoff_protocol", std::move(message)};
+}
+}  // namespace
+
+ReceiveHandoff::ReceiveHandoff(std::string id, uint32_t attempt, SendHandoff::Shape shape,
+                               HandoffTimeouts timeouts)
+    : key_{std::move(id), attempt, 0}, shape_(shape), timeouts_(timeouts) {}
+
+ReceiveActions ReceiveHandoff::open(TimePoint now) {
+  deadline_ = now + timeouts_.offer;
+  ReceiveActions actions;
+  actions.emplace_back(SendToPeer{protocol::OpenFrame{key_}});
+  return actions;
+}
+
+ReceiveActions ReceiveHandoff::on_offer(const protocol::OfferFrame& frame, TimePoint now) {
+  if (state_ != State::kOpening || frame.key.id != key_.id || frame.key.attempt != key_.attempt)
+    return {};
+  key_.nonce = frame.key.nonce;
+  const auto block = static_cast<uint64_t>(shape_.block_tokens);
+  if (frame.tokens.empty() || (frame.tokens.size() + block - 1) / block != frame.blocks) {
+    return fail(protocol_error("The offer's tokens do not fill its blocks."), true);
+  }
+  blocks_ = frame.blocks;
+  state_ = State::kReserving;
+  deadline_ = now + timeouts_.progress;
+  ReceiveActions actions;
+  actions.emplace_back(ReservePages{frame.tokens, frame.salt});
+  return actions;
+}
+
+ReceiveActions ReceiveHandoff::on_reserved(uint32_t first_missing_block, TimePoint now) {
+  if (state_ != State::kReserving) {
+    // Cancelled while the pages were being found.
+    ReceiveActions actions;
+    actions.emplace_back(ReleasePages{});
+    return actions;
+  }
+  reserved_ = true;
+  first_missing_ = first_missing_block;
+  requested_.assign(static_cast<size_t>(shape_.layers) * (blocks_ - first_missing_), false);
+  state_ = State::kReceiving;
+  deadline_ = now + timeouts_.progress;
+  ReceiveActions actions;
+  actions.emplace_back(SendToPeer{protocol::GrantFrame{key_, first_missing_}});
+  return actions;
+}
+
+ReceiveActions ReceiveHandoff::on_no_room(const Error& error) {
+  if (state_ != State::kReserving) return {};
+  ReceiveActions actions;
+  actions.emplace_back(SendToPeer{protocol::BusyFrame{key_, error.message}});
+  state_ = State::kFinished;
+  actions.emplace_back(ReceiveFinished{error});
+  return actions;
+}
+
+ReceiveActions ReceiveHandoff::on_push(const protocol::PushFrame& frame, TimePoint now) {
+  if (state_ != State::kReceiving || !is_mine(frame.key)) return {};
+  const size_t width = blocks_ - first_missing_;
+  const uint64_t end = uint64_t{frame.first_block} + frame.pages.size();
+  if (frame.layer >= static_cast<uint32_t>(shape_.layers) || frame.first_block < first_missing_ ||
+      end > blocks_) {
+    return fail(protocol_error("A push names a layer or block outside the offer."), true);
+  }
+  for (uint64_t block = frame.first_block; block < end; ++block) {
+    auto slot = requested_[frame.layer * width + (block - first_missing_)];
+    if (slot) return fail(protocol_error("A block was pushed twice."), true);
+    slot = true;
+  }
+  deadline_ = now + timeouts_.progress;
+  ReceiveActions actions;
+  actions.emplace_back(CopyPages{frame.layer, frame.first_block, frame.pages});
+  return actions;
+}
+
+ReceiveActions ReceiveHandoff::on_copied(uint32_t /*layer*/, uint32_t /*first_block*/,
+                                         uint32_t count, bool intact) {
+  if (state_ != State::kReceiving) return {};
+  if (!intact) {
+    return fail(
+        Error{502, "kv_generation_mismatch", "A source page was reused during the transfer."},
+        true);
+  }
+  covered_ += count;
+  return {};
+}
+
+ReceiveActions ReceiveHandoff::on_commit(const protocol::CommitFrame& frame, TimePoint /*now*/) {
+  if (state_ != State::kReceiving || !is_mine(frame.key)) return {};
+  const uint64_t expected = static_cast<uint64_t>(shape_.layers) * (blocks_ - first_missing_);
+  if (frame.layers != static_cast<uint32_t>(shape_.layers) || frame.blocks != blocks_ ||
+      frame.first_block != first_missing_ ||
+      frame.bytes != (blocks_ - first_missing_) * shape_.page_bytes || covered_ != expected ||
+      frame.first_tokens.empty()) {
+    return fail(Error{502, "kv_incomplete", "The transfer does not cover the blocks it promised."},
+                true);
+  }
+  state_ = State::kStarting;
+  deadline_ = TimePoint::max();
+  ReceiveActions actions;
+  actions.emplace_back(StartSequence{frame.first_tokens, frame.prompt_tokens, frame.cached_tokens});
+  return actions;
+}
+
+ReceiveActions ReceiveHandoff::on_started() {
+  if (state_ != State::kStarting) return {};
+  state_ = State::kFinished;
+  ReceiveActions actions;
+  actions.emplace_back(SendToPeer{protocol::AckFrame{key_}});
+  actions.emplace_back(ReceiveFinished{});
+  return actions;
+}
+
+ReceiveActions ReceiveHandoff::on_abort(const protocol::AbortFrame& frame) {
+  ReceiveActions actions;
+  if (frame.key.id != key_.id || frame.key.attempt != key_.attempt) return actions;
+  actions.emplace_back(SendToPeer{protocol::AbortAckFrame{frame.key}});
+  if (state_ == State::kFinished || state_ == State::kStarting) return actions;
+  auto ended = fail(Error{static_cast<int>(frame.status), frame.code, frame.message}, false);
+  actions.insert(actions.begin(), std::make_move_iterator(ended.begin()),
+                 std::make_move_iterator(ended.end()));
+  return actions;
+}
+
+ReceiveActions ReceiveHandoff::on_peer_lost() {
+  if (state_ == State::kFinished || state_ == State::kStarting) return {};
+  return fail(Error{502, "prefill_lost", "The prefill worker went away during the transfer."},
+              false);
+}
+
+ReceiveActions ReceiveHandoff::on_cancel(const Error& error) {
+  if (state_ == State::kFinished || state_ == State::kStarting) return {};
+  return fail(error, true);
+}
+
+ReceiveActions ReceiveHandoff::on_time(TimePoint now) {
+  if (state_ == State::kFinished || now < deadline_) return {};
+  return fail(
+      Error{504, "handoff_timeout", "The prefill worker did not send the prompt's KV in time."},
+      true);
+}
+
+ReceiveActions ReceiveHandoff::fail(const Error& error, bool tell_peer) {
+  ReceiveActions actions;
+  if (reserved_) actions.emplace_back(ReleasePages{});
+  if (tell_peer) {
+    actions.emplace_back(SendToPeer{protocol::AbortFrame{key_, static_cast<uint32_t>(error.status),
+                                                         error.code, error.message}});
+  }
+  state_ = State::kFinished;
+  actions.emplace_back(ReceiveFinished{error});
+  return actions;
+}
+
+}  // namespace tandem::kv

@@ -1,0 +1,153 @@
+// SendHandoff: the prefill side of one handoff, as a pure state machine (DESIGN §4).
+//
+//   registered -> admitted (pages known) -> OPEN -> OFFER -> GRANT -> PUSH, layer by layer ->
+//   COMMIT -> ACK -> done
+//
+// Readers protect the source pages: they are taken when a peer is granted its copy and dropped only
+// by its ACK, by its ABORT_ACK with the same (handoff, attempt, nonce), or once the peer is fenced.
+// Time alone never drops them: a deadline that passes makes this side abort and then fence. When
+// the peer is busy or dies, the blocks stay under a lease and another worker may dial with the next
+// attempt. Not thread-safe. Events return actions in the order in which they must happen.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "protocol/handoff_frames.h"
+
+namespace tandem::kv {
+
+using PeerId = uint64_t;  // a connection; a peer that reconnects is another one
+
+struct HandoffTimeouts {
+  Duration lease = std::chrono::seconds(30);   // blocks kept for a peer that has not dialed
+  Duration grant = std::chrono::seconds(5);    // OFFER until GRANT or BUSY
+  Duration ack = std::chrono::seconds(5);      // COMMIT until ACK
+  Duration drain = std::chrono::seconds(1);    // ABORT until ABORT_ACK, then the peer is fenced
+  Duration offer = std::chrono::seconds(120);  // receiver: OPEN until OFFER (prefill may be queued)
+  Duration progress = std::chrono::seconds(30);  // receiver: longest silence between PUSH frames
+};
+
+// When to OFFER: as late as lets the transfer end with the prefill, so that memory does not idle
+// through a long prefill. Unknown rates (0) mean at once.
+struct OfferEstimate {
+  double prefill_tokens_per_second = 0;
+  double link_bytes_per_second = 0;
+  double margin_seconds = 0.25;
+};
+bool should_offer(int64_t remaining_tokens, uint64_t total_bytes, const OfferEstimate& estimate);
+
+// Actions.
+struct SendFrame {
+  PeerId peer;
+  protocol::HandoffFrame frame;
+};
+struct AcquireReaders {
+  std::vector<protocol::PageTag> pages;
+};
+struct ReleaseReaders {
+  std::vector<protocol::PageTag> pages;
+};
+struct FencePeer {  // close the connection and forget the peer; readers that follow in the same
+                    // list are then safe to drop
+  PeerId peer;
+};
+// The leg's outcome; the sequence's ownership of its pages is dropped. Comes exactly once.
+struct SendFinished {
+  std::optional<Error> error;
+  uint64_t bytes_sent = 0;
+  uint32_t blocks_sent = 0;
+};
+using SendAction = std::variant<SendFrame, AcquireReaders, ReleaseReaders, FencePeer, SendFinished>;
+using SendActions = std::vector<SendAction>;
+
+// State of one attempt, and of one that was given up and waits for its acknowledgement.
+struct SendAttempt {
+  PeerId peer = 0;
+  protocol::HandoffKey key;
+  bool offered = false;
+  bool granted = false;
+  bool committed = false;
+  uint32_t first_block = 0;
+  std::vector<uint32_t> pushed;  // per layer: blocks before this one were sent
+  std::vector<protocol::PageTag> readers;
+  TimePoint deadline;
+};
+struct SendDrain {
+  PeerId peer;
+  protocol::HandoffKey key;
+  std::vector<protocol::PageTag> readers;
+  TimePoint deadline;
+};
+
+class SendHandoff {
+ public:
+  struct Shape {
+    int32_t layers = 0;
+    int32_t block_tokens = 0;
+    uint64_t page_bytes = 0;
+  };
+  SendHandoff(std::string id, Shape shape, HandoffTimeouts timeouts, OfferEstimate estimate,
+              TimePoint now);
+
+  // The sequence has its pages: blocks of `prompt` lie in `pages`; the first `cached_tokens` are
+  // final in every layer.
+  SendActions on_admitted(std::vector<int32_t> prompt, std::string salt,
+                          std::vector<protocol::PageTag> pages, int32_t cached_tokens,
+                          TimePoint now);
+  // Layer `layer` is final for every token before `end_token`.
+  SendActions on_progress(int32_t layer, int32_t end_token, TimePoint now);
+  SendActions on_prefill_done(std::vector<int32_t> first_tokens, TimePoint now);
+
+  SendActions on_open(PeerId peer, uint32_t attempt, uint64_t nonce, TimePoint now);
+  SendActions on_grant(PeerId peer, const protocol::GrantFrame& frame, TimePoint now);
+  SendActions on_busy(PeerId peer, const protocol::BusyFrame& frame, TimePoint now);
+  SendActions on_ack(PeerId peer, const protocol::AckFrame& frame, TimePoint now);
+  SendActions on_abort(PeerId peer, const protocol::AbortFrame& frame, TimePoint now);
+  SendActions on_abort_ack(PeerId peer, const protocol::AbortAckFrame& frame, TimePoint now);
+  SendActions on_peer_lost(PeerId peer,
+                           TimePoint now);  // the connection is closed: the peer is fenced
+  SendActions on_cancel(const Error& error, TimePoint now);
+  SendActions on_time(TimePoint now);
+
+  // Nothing more will happen: finished and every reader dropped.
+  bool idle() const { return finished_ && drains_.empty() && !attempt_; }
+  bool finished() const { return finished_; }
+
+ private:
+  bool is_current(PeerId peer, const protocol::HandoffKey& key) const;
+  void advance(SendActions& actions, TimePoint now);
+  void push(SendActions& actions);
+  uint32_t final_blocks(int32_t layer) const;
+  // Stops the current attempt; its readers wait for the peer's acknowledgement.
+  void abort_attempt(SendActions& actions, const Error& error, TimePoint now);
+  void end_attempt(SendActions& actions);  // the peer has acknowledged or is fenced
+  void finish(SendActions& actions, std::optional<Error> error);
+
+  std::string id_;
+  Shape shape_;
+  HandoffTimeouts timeouts_;
+  OfferEstimate estimate_;
+  bool admitted_ = false;
+  bool done_ = false;
+  bool finished_ = false;
+  std::vector<int32_t> prompt_;
+  std::string salt_;
+  std::vector<protocol::PageTag> pages_;
+  int32_t cached_tokens_ = 0;
+  std::vector<int32_t> final_tokens_;  // per layer
+  std::vector<int32_t> first_tokens_;
+  std::optional<SendAttempt> attempt_;
+  uint32_t last_attempt_ = 0;
+  std::vector<SendDrain> drains_;
+  TimePoint lease_until_;
+  uint64_t bytes_sent_ = 0;
+  uint32_t blocks_sent_ = 0;
+};
+
+}  // namespace tandem::kv
