@@ -26,7 +26,8 @@ class SseFramer {
  public:
   explicit SseFramer(size_t max_frame_bytes = 8ULL << 20) : limit_(max_frame_bytes) {}
 
-  // Takes bytes; error 502 "sse_frame_too_large" when a frame outgrows the bound.
+  // Takes bytes; error 502 "sse_frame_too_large" when a frame outgrew the bound. Call next() until
+  // it gives nothing between two feeds.
   Status feed(std::string_view bytes);
   // The next whole frame, or nothing.
   std::optional<SseFrame> next();

@@ -1,0 +1,149 @@
+#include "net/connection.h"
+
+#include <array>
+#include <cassert>
+
+namespace tandem::net {
+
+namespace {
+
+constexpr size_t kReadChunk = 64UL << 10;
+
+// One per thread: an idle connection costs no read buffer.
+char* read_scratch() {
+  thread_local const std::unique_ptr<char[]> scratch(new char[kReadChunk]);
+  return scratch.get();
+}
+
+}  // namespace
+
+Connection::Connection(Reactor& reactor, std::unique_ptr<Stream> stream)
+    : stream_(std::move(stream)), readable_(reactor), writable_(reactor) {}
+
+Connection::~Connection() {
+  if (!closed_) stream_->close(false);
+}
+
+void Connection::start() { pump(); }
+
+void Connection::pump() {
+  if (reading_ || gone() || buffer_.size() - begin_ >= kReadHighWater) return;
+  reading_ = true;
+  stream_->wait_readable([self = shared_from_this()] {
+    self->reading_ = false;
+    if (self->closed_) return;
+    char* const scratch = read_scratch();
+    while (self->buffer_.size() - self->begin_ < kReadHighWater) {
+      const IoResult got = self->stream_->try_read(scratch, kReadChunk);
+      if (got.kind == IoResult::Kind::kWouldBlock) break;
+      if (got.kind != IoResult::Kind::kDone) {
+        (got.kind == IoResult::Kind::kEnd ? self->ended_ : self->failed_) = true;
+        return self->peer_gone();
+      }
+      if (self->begin_ > 0) {
+        self->buffer_.erase(0, self->begin_);
+        self->begin_ = 0;
+      }
+      self->buffer_.append(scratch, got.bytes);
+      if (got.bytes < kReadChunk) break;
+    }
+    self->readable_.notify();
+    if (const auto action = self->on_data_) action();  // a copy: it may replace itself
+    self->pump();
+  });
+}
+
+void Connection::peer_gone() {
+  readable_.notify();
+  writable_.notify();
+  if (on_gone_) std::exchange(on_gone_, nullptr)();
+}
+
+void Connection::consume(size_t bytes) {
+  assert(bytes <= buffered().size());
+  begin_ += bytes;
+  seen_ = 0;
+  if (begin_ == buffer_.size()) {
+    buffer_.clear();
+    begin_ = 0;
+    if (buffer_.capacity() > kReadChunk) buffer_.shrink_to_fit();
+  }
+  pump();
+}
+
+asio::awaitable<Connection::Wait> Connection::wait_more(Duration limit) {
+  const auto self = shared_from_this();
+  const TimePoint until =
+      limit == Duration::max() ? TimePoint::max() : std::chrono::steady_clock::now() + limit;
+  while (true) {
+    if (closed_) co_return Wait::kFailed;
+    if (buffered().size() > seen_) {
+      seen_ = buffered().size();
+      co_return Wait::kData;
+    }
+    if (failed_) co_return Wait::kFailed;
+    if (ended_) co_return Wait::kEnd;
+    if (until == TimePoint::max()) {
+      co_await readable_.wait();
+    } else if (!co_await readable_.wait_for(until - std::chrono::steady_clock::now())) {
+      co_return Wait::kTimeout;
+    }
+  }
+}
+
+asio::awaitable<bool> Connection::write(std::initializer_list<std::string_view> pieces,
+                                        Duration limit) {
+  assert(!writing_ && "one write at a time");
+  const auto self = shared_from_this();
+  std::array<iovec, 4> vectors{};
+  assert(pieces.size() <= vectors.size());
+  size_t count = 0;
+  for (const std::string_view piece : pieces) {
+    if (!piece.empty()) vectors[count++] = {const_cast<char*>(piece.data()), piece.size()};
+  }
+  const TimePoint until = std::chrono::steady_clock::now() + limit;
+  size_t first = 0;
+  writing_ = true;
+  bool ok = true;
+  while (first < count) {
+    if (closed_ || failed_) {
+      ok = false;
+      break;
+    }
+    IoResult put = stream_->try_write(&vectors[first], static_cast<int>(count - first));
+    if (put.kind == IoResult::Kind::kWouldBlock) {
+      stream_->wait_writable([self] { self->writable_.notify(); });
+      if (!co_await writable_.wait_for(until - std::chrono::steady_clock::now())) {
+        ok = false;
+        break;
+      }
+      continue;
+    }
+    if (put.kind != IoResult::Kind::kDone) {
+      ok = false;
+      break;
+    }
+    while (put.bytes > 0) {
+      iovec& vector = vectors[first];
+      const size_t step = std::min(put.bytes, vector.iov_len);
+      vector.iov_base = static_cast<char*>(vector.iov_base) + step;
+      vector.iov_len -= step;
+      put.bytes -= step;
+      if (vector.iov_len == 0) ++first;
+    }
+  }
+  writing_ = false;
+  co_return ok;
+}
+
+void Connection::close(bool reset) {
+  if (closed_) return;
+  closed_ = true;
+  on_gone_ = nullptr;
+  on_data_ = nullptr;
+  stream_->close(reset);
+  readable_.notify();
+  writable_.notify();
+}
+
+}  // namespace tandem::net

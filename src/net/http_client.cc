@@ -1,0 +1,433 @@
+#include "net/http_client.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "net/connection.h"
+#include "net/http_parse.h"
+
+namespace tandem::net {
+
+namespace {
+
+constexpr size_t kReadPiece = 64UL << 10;
+
+tl::unexpected<Error> cancelled_error() {
+  return make_error(499, "cancelled", "the call was cancelled");
+}
+tl::unexpected<Error> lost_error() {
+  return make_error(502, "connection_lost",
+                    "the upstream closed the connection before its answer's end");
+}
+
+}  // namespace
+
+std::string Url::origin() const {
+  return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
+         std::to_string(port);
+}
+
+Result<Url> parse_url(std::string_view text) {
+  const std::string whole(text);
+  if (text.starts_with("https://")) {
+    return make_error(400, "bad_url",
+                      "'" + whole + "' needs TLS, which is not supported yet; use http://");
+  }
+  if (text.starts_with("http://")) text.remove_prefix(7);
+  Url url;
+  const size_t slash = text.find('/');
+  if (slash != std::string_view::npos) {
+    url.base = text.substr(slash);
+    while (url.base.ends_with('/')) url.base.pop_back();
+    text = text.substr(0, slash);
+  }
+  const auto bad = [&] {
+    return make_error(400, "bad_url", "'" + whole + "' is not a URL like http://host:port");
+  };
+  std::string_view port;
+  if (text.starts_with("[")) {
+    const size_t close = text.find(']');
+    if (close == std::string_view::npos) return bad();
+    url.host = text.substr(1, close - 1);
+    text.remove_prefix(close + 1);
+    if (!text.empty() && text[0] != ':') return bad();
+    if (!text.empty()) port = text.substr(1);
+  } else {
+    const size_t colon = text.find(':');
+    url.host = text.substr(0, colon);
+    if (colon != std::string_view::npos) port = text.substr(colon + 1);
+    if (colon != std::string_view::npos && port.empty()) return bad();
+  }
+  if (url.host.empty() || url.host.find_first_of(" \t\r\n@?#") != std::string::npos) return bad();
+  uint32_t number = port.empty() ? 80 : 0;
+  for (const char c : port) {
+    if (c < '0' || c > '9' || number > 65535) return bad();
+    number = number * 10 + static_cast<uint32_t>(c - '0');
+  }
+  if (number == 0 || number > 65535) return bad();
+  url.port = static_cast<uint16_t>(number);
+  return url;
+}
+
+// Idle connections by origin. Each keeps its read pending, so one that the peer closes leaves the
+// pool at once.
+class HttpClient::Impl : public std::enable_shared_from_this<HttpClient::Impl> {
+ public:
+  Impl(Reactor& reactor_in, Duration idle, size_t per_origin)
+      : reactor(reactor_in), idle_(idle), per_origin_(per_origin) {}
+
+  std::shared_ptr<Connection> take(const std::string& origin) {
+    auto& idle = pool_[origin];
+    while (!idle.empty()) {
+      std::shared_ptr<Connection> connection = std::move(idle.back().connection);
+      idle.pop_back();
+      connection->on_gone({});
+      connection->on_data({});
+      if (!connection->gone() && connection->buffered().empty()) return connection;
+      connection->close();
+    }
+    return nullptr;
+  }
+
+  void give(const std::string& origin, std::shared_ptr<Connection> connection) {
+    auto& idle = pool_[origin];
+    if (closed_ || connection->gone() || !connection->buffered().empty() ||
+        idle.size() >= per_origin_) {
+      connection->close();
+      return;
+    }
+    const auto forget = [weak = weak_from_this(), origin, key = connection.get()] {
+      if (const auto self = weak.lock()) self->remove(origin, key);
+    };
+    connection->on_gone(forget);
+    connection->on_data(forget);  // nobody asked: the peer is confused
+    Idle entry{std::move(connection), std::make_unique<Deadline>(reactor, forget)};
+    entry.deadline->arm(idle_);
+    idle.push_back(std::move(entry));
+  }
+
+  void remove(const std::string& origin, const Connection* key) {
+    auto& idle = pool_[origin];
+    const auto found = std::find_if(
+        idle.begin(), idle.end(), [&](const Idle& entry) { return entry.connection.get() == key; });
+    if (found == idle.end()) return;
+    const std::shared_ptr<Connection> connection = std::move(found->connection);
+    idle.erase(found);
+    connection->close();
+  }
+
+  void drop(const std::string& origin) {
+    const auto found = pool_.find(origin);
+    if (found == pool_.end()) return;
+    for (const Idle& entry : found->second) entry.connection->close();
+    pool_.erase(found);
+  }
+
+  void close() {
+    closed_ = true;
+    while (!pool_.empty()) drop(pool_.begin()->first);
+  }
+
+  size_t size() const {
+    size_t total = 0;
+    for (const auto& [origin, idle] : pool_) total += idle.size();
+    return total;
+  }
+
+  Reactor& reactor;
+
+ private:
+  struct Idle {
+    std::shared_ptr<Connection> connection;
+    std::unique_ptr<Deadline> deadline;
+  };
+  Duration idle_;
+  size_t per_origin_;
+  bool closed_ = false;
+  std::map<std::string, std::vector<Idle>> pool_;
+};
+
+namespace {
+
+template <typename Pool>
+class Call final : public ClientCall {
+ public:
+  Call(std::shared_ptr<Pool> pool, ClientRequest request, ClientTimeouts timeouts)
+      : pool_(std::move(pool)),
+        request_(std::move(request)),
+        timeouts_(timeouts),
+        origin_(request_.host + ":" + std::to_string(request_.port)),
+        parser_(MessageParser::Kind::kResponse, {}),
+        connected_(pool_->reactor) {}
+
+  ~Call() override {
+    if (cancel_connect_) cancel_connect_();
+    if (connection_) connection_->close();
+  }
+
+  asio::awaitable<Result<ClientHead>> head() override {
+    const TimePoint until = now() + timeouts_.head;
+    const std::string text = head_text();
+    bool fresh_only = false;
+    while (true) {
+      if (cancelled_) co_return cancelled_error();
+      bool reused = false;
+      if (!fresh_only) connection_ = pool_->take(origin_);
+      if (connection_) {
+        reused = true;
+      } else if (Status connected = co_await connect(); !connected) {
+        co_return tl::unexpected(std::move(connected).error());
+      }
+      const bool written = co_await connection_->write({text, request_.body}, until - now());
+      Result<ClientHead> result = co_await read_head(until);
+      if (result || cancelled_) co_return result;
+      const bool silent = !parser_.started() && result.error().code == "connection_lost";
+      const bool harmless =
+          !written || request_.replay_safe || request_.method == "GET" || request_.method == "HEAD";
+      drop();
+      if (!(reused && silent && harmless)) co_return result;
+      fresh_only = true;
+      parser_.reset();
+    }
+  }
+
+  asio::awaitable<Result<std::string>> read_some() override {
+    while (true) {
+      if (cancelled_) co_return cancelled_error();
+      if (!parser_.body().empty()) co_return take_piece();
+      if (finished_) co_return std::string();
+      if (!connection_) co_return lost_error();
+      if (pull()) continue;
+      if (parser_.error()) {
+        drop();
+        co_return tl::unexpected(*parser_.error());
+      }
+      if (parser_.complete()) {
+        release();
+        continue;
+      }
+      switch (co_await connection_->wait_more(timeouts_.idle_body)) {
+        case Connection::Wait::kData:
+          break;
+        case Connection::Wait::kEnd:
+          parser_.feed_end();
+          break;
+        case Connection::Wait::kFailed:
+          if (cancelled_) co_return cancelled_error();
+          drop();
+          co_return lost_error();
+        case Connection::Wait::kTimeout:
+          drop();
+          co_return make_error(504, "body_timeout", "the upstream stopped sending its answer");
+      }
+    }
+  }
+
+  asio::awaitable<Result<std::string>> read_all(size_t limit) override {
+    std::string body;
+    while (true) {
+      Result<std::string> piece = co_await read_some();
+      if (!piece) co_return piece;
+      if (piece->empty()) co_return body;
+      if (body.size() + piece->size() > limit) {
+        drop();
+        co_return make_error(502, "bad_response", "the upstream's answer is too large");
+      }
+      body += *piece;
+    }
+  }
+
+  void cancel() override {
+    if (finished_ || cancelled_) return;
+    cancelled_ = true;
+    if (cancel_connect_) cancel_connect_();
+    if (connection_) connection_->close();
+  }
+
+ private:
+  static TimePoint now() { return std::chrono::steady_clock::now(); }
+
+  std::string head_text() const {
+    std::string text = request_.method + " " + request_.target + " HTTP/1.1\r\n";
+    if (request_.headers.count("host") == 0) {
+      const bool v6 = request_.host.find(':') != std::string::npos;
+      text += "Host: " + (v6 ? "[" + request_.host + "]" : request_.host) + ":" +
+              std::to_string(request_.port) + "\r\n";
+    }
+    for (const auto& [name, value] : request_.headers) {
+      if (equal_ignoring_case(name, "content-length") ||
+          equal_ignoring_case(name, "transfer-encoding"))
+        continue;
+      if (value.find_first_of(std::string_view("\r\n\0", 3)) != std::string::npos) continue;
+      text += name + ": " + value + "\r\n";
+    }
+    if (!request_.body.empty() || request_.method == "POST" || request_.method == "PUT") {
+      text += "Content-Length: " + std::to_string(request_.body.size()) + "\r\n";
+    }
+    return text + "\r\n";
+  }
+
+  asio::awaitable<Status> connect() {
+    std::optional<Result<std::unique_ptr<Stream>>> outcome;
+    cancel_connect_ = connect_tcp(pool_->reactor, request_.host, request_.port, timeouts_.connect,
+                                  [&outcome, this](Result<std::unique_ptr<Stream>> result) {
+                                    outcome = std::move(result);
+                                    connected_.notify();
+                                  });
+    while (!outcome) co_await connected_.wait();
+    cancel_connect_ = nullptr;
+    if (cancelled_) co_return cancelled_error();
+    if (!*outcome) co_return tl::unexpected(std::move(*outcome).error());
+    connection_ = std::make_shared<Connection>(pool_->reactor, std::move(**outcome));
+    connection_->start();
+    co_return Status();
+  }
+
+  asio::awaitable<Result<ClientHead>> read_head(TimePoint until) {
+    if (request_.method == "HEAD") parser_.expect_no_body();
+    while (true) {
+      if (cancelled_) co_return cancelled_error();
+      if (!connection_->buffered().empty())
+        connection_->consume(parser_.feed(connection_->buffered()));
+      if (parser_.error()) co_return tl::unexpected(*parser_.error());
+      if (parser_.head_complete()) {
+        if (parser_.status() >= 200) break;
+        // An interim answer: its message is complete once fed one more byte; the final one follows.
+        while (!parser_.complete() && !connection_->buffered().empty()) {
+          connection_->consume(parser_.feed(connection_->buffered()));
+        }
+        if (parser_.complete()) {
+          parser_.reset();
+          if (request_.method == "HEAD") parser_.expect_no_body();
+          continue;
+        }
+      }
+      switch (co_await connection_->wait_more(until - now())) {
+        case Connection::Wait::kData:
+          break;
+        case Connection::Wait::kEnd:
+        case Connection::Wait::kFailed:
+          co_return cancelled_ ? cancelled_error() : lost_error();
+        case Connection::Wait::kTimeout:
+          co_return make_error(504, "head_timeout", "the upstream did not answer in time");
+      }
+    }
+    ClientHead head;
+    head.status = parser_.status();
+    head.headers = parser_.headers();
+    co_return head;
+  }
+
+  // Moves buffered bytes through the parser; true when some were used.
+  bool pull() {
+    const std::string_view bytes = connection_->buffered().substr(0, kReadPiece);
+    if (bytes.empty() || parser_.complete() || parser_.error()) return false;
+    const size_t used = parser_.feed(bytes);
+    connection_->consume(used);
+    return used > 0 && !parser_.error();
+  }
+
+  std::string take_piece() { return std::exchange(parser_.body(), std::string()); }
+
+  void release() {
+    finished_ = true;
+    if (parser_.keep_alive()) {
+      pool_->give(origin_, std::move(connection_));
+    } else {
+      connection_->close();
+    }
+    connection_ = nullptr;
+  }
+
+  void drop() {
+    if (connection_) connection_->close();
+    connection_ = nullptr;
+  }
+
+  std::shared_ptr<Pool> pool_;
+  ClientRequest request_;
+  ClientTimeouts timeouts_;
+  std::string origin_;
+  MessageParser parser_;
+  Event connected_;
+  std::function<void()> cancel_connect_;
+  std::shared_ptr<Connection> connection_;
+  bool cancelled_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace
+
+HttpClient::HttpClient(Reactor& reactor, Duration pool_idle, size_t pool_per_origin)
+    : impl_(std::make_shared<Impl>(reactor, pool_idle, pool_per_origin)) {}
+
+HttpClient::~HttpClient() { impl_->close(); }
+
+std::unique_ptr<ClientCall> HttpClient::call(ClientRequest request, ClientTimeouts timeouts) {
+  return std::make_unique<Call<Impl>>(impl_, std::move(request), timeouts);
+}
+
+void HttpClient::drop_idle(const std::string& host, uint16_t port) {
+  impl_->drop(host + ":" + std::to_string(port));
+}
+
+size_t HttpClient::idle_connections() const { return impl_->size(); }
+
+asio::awaitable<Result<WholeResponse>> fetch(HttpClient& client, ClientRequest request,
+                                             ClientTimeouts timeouts, size_t limit) {
+  const auto call = client.call(std::move(request), timeouts);
+  Result<ClientHead> head = co_await call->head();
+  if (!head) co_return tl::unexpected(std::move(head).error());
+  Result<std::string> body = co_await call->read_all(limit);
+  if (!body) co_return tl::unexpected(std::move(body).error());
+  co_return WholeResponse{head->status, std::move(head->headers), std::move(*body)};
+}
+
+namespace {
+
+asio::awaitable<void> run_request(HttpClient& client, const ClientRequest& request,
+                                  const ClientTimeouts& timeouts,
+                                  const std::function<void(const ClientHead&)>& on_head,
+                                  const std::function<bool(std::string_view)>& on_body,
+                                  Result<WholeResponse>& result) {
+  const auto call = client.call(request, timeouts);
+  Result<ClientHead> head = co_await call->head();
+  if (!head) {
+    result = tl::unexpected(std::move(head).error());
+    co_return;
+  }
+  if (on_head) on_head(*head);
+  WholeResponse whole{head->status, std::move(head->headers), {}};
+  while (true) {
+    Result<std::string> bytes = co_await call->read_some();
+    if (!bytes) {
+      result = tl::unexpected(std::move(bytes).error());
+      co_return;
+    }
+    if (bytes->empty()) break;
+    if (!on_body) {
+      whole.body += *bytes;
+    } else if (!on_body(*bytes)) {
+      call->cancel();
+      result = make_error(499, "cancelled", "the call was cancelled");
+      co_return;
+    }
+  }
+  result = std::move(whole);
+}
+
+}  // namespace
+
+Result<WholeResponse> blocking_request(const ClientRequest& request, const ClientTimeouts& timeouts,
+                                       const std::function<void(const ClientHead&)>& on_head,
+                                       const std::function<bool(std::string_view)>& on_body) {
+  Reactor reactor;
+  HttpClient client(reactor);
+  Result<WholeResponse> result = internal_error("the request did not run");
+  run_until_done(reactor, run_request(client, request, timeouts, on_head, on_body, result));
+  return result;
+}
+
+}  // namespace tandem::net

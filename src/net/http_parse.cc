@@ -1,0 +1,278 @@
+#include "net/http_parse.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <http_parser.h>
+
+namespace tandem::net {
+
+namespace {
+
+constexpr uint32_t kParserHeaderLimit = 1U << 20;  // ours is checked first and is smaller
+
+bool is_token_character(char c) {
+  if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) return true;
+  return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+}
+
+}  // namespace
+
+struct MessageParser::Impl {
+  Kind kind;
+  Limits limits;
+  http_parser parser{};
+  std::string target;
+  std::string method;
+  Headers headers;
+  std::string body;
+  std::optional<Error> error;
+  size_t header_bytes = 0;
+  uint64_t body_bytes = 0;
+  std::optional<uint64_t> content_length;
+  bool started = false;
+  bool in_value = false;
+  bool head_complete = false;
+  bool complete = false;
+  bool no_body = false;
+  bool keep_alive = false;
+  bool chunked = false;
+
+  Impl(Kind which, Limits bounds) : kind(which), limits(bounds) {
+    static const bool once = [] {
+      http_parser_set_max_header_size(kParserHeaderLimit);
+      return true;
+    }();
+    (void)once;
+    limits.header_bytes = std::min<size_t>(limits.header_bytes, kParserHeaderLimit / 2);
+    reset();
+  }
+
+  void reset() {
+    http_parser_init(&parser, kind == Kind::kRequest ? HTTP_REQUEST : HTTP_RESPONSE);
+    parser.data = this;
+    target.clear();
+    method.clear();
+    headers = Headers();
+    body.clear();
+    error.reset();
+    header_bytes = 0;
+    body_bytes = 0;
+    content_length.reset();
+    started = in_value = head_complete = complete = no_body = keep_alive = chunked = false;
+  }
+
+  int fail(int code_status, std::string code, std::string message) {
+    if (!error) {
+      if (kind == Kind::kResponse) {
+        error = Error{502, "bad_response", "the upstream's answer is not valid HTTP: " + message};
+      } else {
+        error = Error{code_status, std::move(code), std::move(message)};
+      }
+    }
+    return 1;
+  }
+
+  int bad(std::string message) { return fail(400, "bad_request", std::move(message)); }
+
+  int count_header(size_t bytes) {
+    header_bytes += bytes;
+    if (header_bytes <= limits.header_bytes) return 0;
+    return fail(
+        431, "headers_too_large",
+        "the request's headers are larger than " + std::to_string(limits.header_bytes) + " bytes");
+  }
+
+  int on_target(std::string_view text) {
+    if (count_header(text.size()) != 0) return 1;
+    target.append(text);
+    return 0;
+  }
+
+  int on_field(std::string_view text) {
+    if (count_header(text.size()) != 0) return 1;
+    if (head_complete) return 0;  // trailers are dropped
+    auto& fields = headers.fields();
+    if (in_value || fields.empty()) {
+      if (fields.size() >= limits.header_fields)
+        return fail(431, "headers_too_large", "too many header fields");
+      fields.emplace_back();
+      in_value = false;
+    }
+    if (!std::all_of(text.begin(), text.end(), is_token_character))
+      return bad("a header's name has an illegal byte");
+    fields.back().first.append(text);
+    return 0;
+  }
+
+  int on_value(std::string_view text) {
+    if (count_header(text.size()) != 0) return 1;
+    if (head_complete) return 0;
+    in_value = true;
+    if (headers.fields().empty()) return bad("a header without a name");
+    headers.fields().back().second.append(text);
+    return 0;
+  }
+
+  int check_framing() {
+    const size_t lengths = headers.count("content-length");
+    const size_t codings = headers.count("transfer-encoding");
+    if (lengths > 1 || (lengths > 0 && codings > 0)) return bad("the body's length is given twice");
+    if (codings > 1) return bad("more than one Transfer-Encoding");
+    if (codings == 1) {
+      if (!equal_ignoring_case(headers.get("transfer-encoding"), "chunked")) {
+        return fail(501, "not_implemented", "only the 'chunked' transfer coding is understood");
+      }
+      if (parser.http_major == 1 && parser.http_minor == 0)
+        return bad("Transfer-Encoding in HTTP/1.0");
+      chunked = true;
+    }
+    if (lengths == 1 && parser.content_length != std::numeric_limits<uint64_t>::max()) {
+      content_length = parser.content_length;
+    }
+    return 0;
+  }
+
+  int check_request() {
+    method = http_method_str(static_cast<http_method>(parser.method));
+    if (method == "CONNECT") return fail(501, "not_implemented", "CONNECT is not supported");
+    const size_t hosts = headers.count("host");
+    if (hosts > 1 || (hosts == 0 && parser.http_minor >= 1))
+      return bad("exactly one Host header is needed");
+    if (target.empty() || (target[0] != '/' && target != "*" && !target.starts_with("http://"))) {
+      return bad("the request target must be a path");
+    }
+    if (content_length && *content_length > limits.body_bytes) return too_large();
+    return 0;
+  }
+
+  int too_large() {
+    return fail(
+        413, "request_too_large",
+        "the request's body is larger than " + std::to_string(limits.body_bytes) + " bytes");
+  }
+
+  int on_head() {
+    if (parser.http_major != 1 || parser.http_minor > 1) {
+      return fail(505, "http_version_not_supported", "this server speaks HTTP/1.1");
+    }
+    if (check_framing() != 0) return 1;
+    if (kind == Kind::kRequest && check_request() != 0) return 1;
+    keep_alive = http_should_keep_alive(&parser) != 0;
+    parser.upgrade = 0;  // an Upgrade is an offer, and we decline it
+    head_complete = true;
+    http_parser_pause(&parser, 1);
+    return 0;
+  }
+
+  int on_body(std::string_view text) {
+    body_bytes += text.size();
+    if (kind == Kind::kRequest && body_bytes > limits.body_bytes) return too_large();
+    body.append(text);
+    return 0;
+  }
+
+  void explain(std::string_view bytes) {
+    if (error) return;
+    const auto number = static_cast<http_errno>(parser.http_errno);
+    switch (number) {
+      case HPE_HEADER_OVERFLOW:
+        fail(431, "headers_too_large", "the request's headers are too large");
+        break;
+      case HPE_INVALID_VERSION:
+        fail(505, "http_version_not_supported", "this server speaks HTTP/1.1");
+        break;
+      case HPE_INVALID_METHOD: {
+        const std::string_view word = bytes.substr(0, bytes.find(' '));
+        const bool token = !word.empty() && word.size() <= 32 &&
+                           std::all_of(word.begin(), word.end(), is_token_character);
+        if (token && word.size() < bytes.size()) {
+          fail(501, "not_implemented", "the method is not supported");
+        } else {
+          bad("not an HTTP request");
+        }
+        break;
+      }
+      default:
+        bad(std::string("malformed HTTP message: ") + http_errno_description(number));
+    }
+  }
+};
+
+MessageParser::MessageParser(Kind kind, Limits limits)
+    : impl_(std::make_unique<Impl>(kind, limits)) {}
+MessageParser::~MessageParser() = default;
+
+void MessageParser::reset() { impl_->reset(); }
+void MessageParser::expect_no_body() { impl_->no_body = true; }
+
+size_t MessageParser::feed(std::string_view bytes) {
+  Impl& self = *impl_;
+  if (self.error || self.complete || bytes.empty()) return 0;
+  static const http_parser_settings settings = [] {
+    http_parser_settings made;
+    http_parser_settings_init(&made);
+    made.on_url = [](http_parser* parser, const char* at, size_t size) {
+      return static_cast<Impl*>(parser->data)->on_target({at, size});
+    };
+    made.on_header_field = [](http_parser* parser, const char* at, size_t size) {
+      return static_cast<Impl*>(parser->data)->on_field({at, size});
+    };
+    made.on_header_value = [](http_parser* parser, const char* at, size_t size) {
+      return static_cast<Impl*>(parser->data)->on_value({at, size});
+    };
+    made.on_body = [](http_parser* parser, const char* at, size_t size) {
+      return static_cast<Impl*>(parser->data)->on_body({at, size});
+    };
+    made.on_headers_complete = [](http_parser* parser) {
+      auto& owner = *static_cast<Impl*>(parser->data);
+      // Callback errors here are numbers with a meaning; ours is any other.
+      if (owner.on_head() != 0) return -1;
+      return owner.no_body ? 1 : 0;
+    };
+    made.on_message_complete = [](http_parser* parser) {
+      static_cast<Impl*>(parser->data)->complete = true;
+      http_parser_pause(parser, 1);
+      return 0;
+    };
+    return made;
+  }();
+  self.started = true;
+  if (self.head_complete) http_parser_pause(&self.parser, 0);
+  const size_t used = http_parser_execute(&self.parser, &settings, bytes.data(), bytes.size());
+  const auto number = static_cast<http_errno>(self.parser.http_errno);
+  if (number != HPE_OK && number != HPE_PAUSED) self.explain(bytes);
+  return std::min(used, bytes.size());
+}
+
+void MessageParser::feed_end() {
+  Impl& self = *impl_;
+  if (self.error || self.complete) return;
+  if (self.kind == Kind::kResponse && self.head_complete && !self.chunked && !self.content_length) {
+    self.complete = true;  // the close is the end
+    self.keep_alive = false;
+    return;
+  }
+  if (self.started) {
+    self.error = Error{self.kind == Kind::kRequest ? 400 : 502,
+                       self.kind == Kind::kRequest ? "bad_request" : "connection_lost",
+                       "the connection closed inside a message"};
+  }
+}
+
+bool MessageParser::started() const { return impl_->started; }
+bool MessageParser::head_complete() const { return impl_->head_complete; }
+bool MessageParser::complete() const { return impl_->complete; }
+const std::optional<Error>& MessageParser::error() const { return impl_->error; }
+const std::string& MessageParser::method() const { return impl_->method; }
+const std::string& MessageParser::target() const { return impl_->target; }
+int MessageParser::status() const { return static_cast<int>(impl_->parser.status_code); }
+Headers& MessageParser::headers() { return impl_->headers; }
+bool MessageParser::keep_alive() const { return impl_->keep_alive; }
+int MessageParser::minor_version() const { return impl_->parser.http_minor; }
+bool MessageParser::chunked() const { return impl_->chunked; }
+std::optional<uint64_t> MessageParser::content_length() const { return impl_->content_length; }
+std::string& MessageParser::body() { return impl_->body; }
+
+}  // namespace tandem::net

@@ -1,0 +1,58 @@
+// Stream: a connected byte stream without blocking calls, so that HTTP is compiled once for any
+// transport. TCP is in tcp.cc; TLS would be another class here. Used by net's own sources and by
+// tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <sys/uio.h>
+
+#include "base/result.h"
+#include "net/reactor.h"
+
+namespace tandem::net {
+
+struct IoResult {
+  enum class Kind { kDone, kWouldBlock, kEnd, kFailed };
+  Kind kind = Kind::kFailed;
+  size_t bytes = 0;  // with kDone
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual IoResult try_read(char* into, size_t size) = 0;
+  virtual IoResult try_write(const iovec* pieces, int count) = 0;
+  // `action` runs once, later, when the stream may be readable or writable, failed or was closed
+  // here.
+  virtual void wait_readable(std::function<void()> action) = 0;
+  virtual void wait_writable(std::function<void()> action) = 0;
+  virtual void shutdown_send() = 0;
+  virtual void close(bool reset) = 0;  // reset: the peer sees RST
+  virtual std::string remote() const = 0;
+};
+
+class Listener {
+ public:
+  virtual ~Listener() = default;
+  virtual uint16_t port() const = 0;
+  // One stream per call, or nullptr when accepting failed (out of descriptors: try again after a
+  // pause).
+  virtual void accept(std::function<void(std::unique_ptr<Stream>)> action) = 0;
+  virtual void close() = 0;
+};
+
+Result<std::unique_ptr<Listener>> listen_tcp(Reactor& reactor, const std::string& host,
+                                             uint16_t port);
+
+// Errors: 502 "connect_refused", "connect_failed"; 504 "connect_timeout"; "cancelled". The returned
+// function cancels; it is harmless later. `action` runs exactly once, never inside this call.
+using ConnectAction = std::function<void(Result<std::unique_ptr<Stream>>)>;
+std::function<void()> connect_tcp(Reactor& reactor, const std::string& host, uint16_t port,
+                                  Duration limit, ConnectAction action);
+
+}  // namespace tandem::net
