@@ -1,0 +1,355 @@
+#include "engine/scheduler/scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace tandem::engine {
+
+using protocol::FinishReason;
+using protocol::StepOutcome;
+using protocol::StepPlan;
+
+Scheduler::Scheduler(SchedulerOptions options, KvPort& kv) : options_(options), kv_(kv) {
+  options_.max_batch_rows = std::max(options_.max_batch_rows, options_.max_sequences);
+}
+
+Scheduler::Sequence* Scheduler::find(SequenceId id) {
+  const auto at = sequences_.find(id);
+  return at == sequences_.end() ? nullptr : &at->second;
+}
+
+Status Scheduler::add(SequenceSpec spec) {
+  if (waiting() >= options_.max_waiting) {
+    return make_error(503, "overloaded", "The worker's queue is full; try again later.");
+  }
+  const SequenceId id = spec.id;
+  Sequence& sequence = sequences_[id];
+  sequence.tokens = spec.prompt;
+  sequence.order = next_order_++;
+  if (!service_.contains(spec.tenant)) {
+    // A newcomer starts level with the least served, so that it neither starves nor is starved.
+    uint64_t least = 0;
+    if (!service_.empty()) {
+      least = std::ranges::min_element(service_, {}, [](const auto& entry) {
+                return entry.second;
+              })->second;
+    }
+    service_[spec.tenant] = least;
+  }
+  sequence.spec = std::move(spec);
+  waiting_.push_back(id);
+  return {};
+}
+
+void Scheduler::add_resident(SequenceSpec spec, int32_t first_token) {
+  const SequenceId id = spec.id;
+  Sequence& sequence = sequences_[id];
+  sequence.tokens = spec.prompt;
+  sequence.order = next_order_++;
+  sequence.state = State::kRunning;
+  sequence.computed = sequence.scheduled = static_cast<int32_t>(spec.prompt.size());
+  sequence.admitted_before = true;
+  service_.try_emplace(spec.tenant, 0);
+  sequence.spec = std::move(spec);
+  running_.push_back(id);
+  accept(sequence, first_token);
+}
+
+bool Scheduler::finish(SequenceId id) {
+  Sequence* sequence = find(id);
+  if (sequence == nullptr || sequence->state == State::kEnding) return false;
+  end(*sequence);
+  return true;
+}
+
+bool Scheduler::release_held(SequenceId id) {
+  Sequence* sequence = find(id);
+  if (sequence == nullptr || sequence->state != State::kHeld) return false;
+  end(*sequence);
+  return true;
+}
+
+bool Scheduler::roll_back(SequenceId id, int32_t count) {
+  Sequence* sequence = find(id);
+  if (sequence == nullptr || count < 0) return false;
+  const auto size = static_cast<int32_t>(sequence->tokens.size());
+  if (count > size - static_cast<int32_t>(sequence->spec.prompt.size())) return false;
+  sequence->tokens.resize(static_cast<size_t>(size - count));
+  // The KV of the last token left is computed again with the next pass, which samples after it.
+  const int32_t keep = std::min(sequence->computed, size - count - 1);
+  sequence->computed = sequence->scheduled = keep;
+  sequence->pending = 0;
+  ++sequence->epoch;
+  if (sequence->out == 0 && sequence->state == State::kRunning)
+    kv_.truncate(id, size - count, keep);
+  return true;
+}
+
+bool Scheduler::wants_decode(const Sequence& sequence) const {
+  if (sequence.state != State::kRunning || sequence.scheduled != sequence.virtual_size() - 1)
+    return false;
+  if (sequence.generated() <= 0) return false;  // the last row of a prompt belongs to its prefill
+  if (sequence.spec.hold_after_first) return false;
+  if (sequence.spec.max_tokens > 0 && sequence.generated() >= sequence.spec.max_tokens)
+    return false;
+  return sequence.virtual_size() < options_.context_length;
+}
+
+std::optional<StepPlan> Scheduler::next(TimePoint now) {
+  drop_expired(now);
+  if (in_flight() >= options_.max_in_flight) return std::nullopt;
+  StepPlan plan;
+  Step step{next_step_, {}};
+  schedule_decodes(plan, step);
+  int32_t budget = std::min(options_.prefill_chunk, options_.max_batch_rows - plan.rows());
+  schedule_prefills(plan, step, budget);
+  admit_waiting(plan, step, budget);
+  if (plan.sequences.empty()) return std::nullopt;
+  plan.step = next_step_++;
+  steps_.push_back(std::move(step));
+  return plan;
+}
+
+void Scheduler::schedule_decodes(StepPlan& plan, Step& step) {
+  const std::vector<SequenceId> order = running_;  // preemption changes running_
+  for (const SequenceId id : order) {
+    Sequence* sequence = find(id);
+    if (sequence == nullptr || !wants_decode(*sequence)) continue;
+    // Rolled back with passes still out: its pages may be written until they are back.
+    if (sequence->out > 0 && sequence->pending == 0) continue;
+    if (!make_room_for(*sequence, plan)) continue;
+    add_rows(*sequence, 1, true, plan, step);
+  }
+}
+
+bool Scheduler::make_room_for(Sequence& sequence, const StepPlan& plan) {
+  while (!kv_.extend(sequence.spec.id, sequence.virtual_size())) {
+    // Least important first: lowest priority, then youngest. Sequences with rows in flight cannot
+    // give up pages.
+    Sequence* victim = nullptr;
+    for (const SequenceId id : running_) {
+      Sequence& other = *find(id);
+      const bool planned =
+          std::ranges::any_of(plan.sequences, [&](const auto& s) { return s.sequence == id; });
+      if (other.out > 0 || planned || other.state != State::kRunning) continue;
+      if (victim == nullptr || other.spec.priority < victim->spec.priority ||
+          (other.spec.priority == victim->spec.priority && other.order > victim->order)) {
+        victim = &other;
+      }
+    }
+    if (victim == nullptr) return false;
+    const bool itself = victim == &sequence;
+    preempt(*victim);
+    if (itself) return false;
+  }
+  return true;
+}
+
+void Scheduler::preempt(Sequence& sequence) {
+  ++preemptions_;
+  kv_.release(sequence.spec.id);
+  leave_running(sequence.spec.id);
+  sequence.state = State::kWaiting;
+  sequence.computed = sequence.scheduled = 0;
+  waiting_.push_back(sequence.spec.id);
+}
+
+void Scheduler::schedule_prefills(StepPlan& plan, Step& step, int32_t& budget) {
+  for (const SequenceId id : running_) {
+    if (budget <= 0) return;
+    Sequence& sequence = *find(id);
+    const auto size = static_cast<int32_t>(sequence.tokens.size());
+    if (sequence.state != State::kRunning || sequence.pending > 0 || sequence.scheduled >= size)
+      continue;
+    if (wants_decode(sequence)) continue;  // it had no room for its one row
+    if (sequence.scheduled == size - 1 && sequence.generated() > 0) continue;
+    if (sequence.out > 0 && sequence.scheduled == sequence.computed)
+      continue;  // rolled back, passes still out
+    const int32_t rows = std::min(budget, size - sequence.scheduled);
+    add_rows(sequence, rows, sequence.scheduled + rows == size, plan, step);
+    budget -= rows;
+  }
+}
+
+void Scheduler::admit_waiting(StepPlan& plan, Step& step, int32_t& budget) {
+  while (budget > 0 && running() < options_.max_sequences) {
+    const auto best = best_waiting();
+    if (!best) return;
+    const SequenceId id = waiting_[*best];
+    Sequence& sequence = *find(id);
+    // One page of headroom for each sequence that will soon want its next one.
+    const auto cached = kv_.admit(id, sequence.tokens, sequence.spec.salt, running() + 1);
+    // Nobody overtakes the best one: it would starve behind smaller ones. Alone, it must not wait
+    // for headroom.
+    if (!cached && running() > 0) return;
+    const auto retried = cached ? cached : kv_.admit(id, sequence.tokens, sequence.spec.salt, 0);
+    if (!retried) return;
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(*best));
+    running_.push_back(id);
+    sequence.state = State::kRunning;
+    sequence.computed = sequence.scheduled = *retried;
+    if (!sequence.admitted_before) {
+      sequence.admitted_before = true;
+      updates_.push_back(SequenceUpdate{
+          .id = id, .admitted_cached = *retried, .token = {}, .finish = {}, .error = {}});
+    }
+    const auto size = static_cast<int32_t>(sequence.tokens.size());
+    const int32_t rows = std::min(budget, size - sequence.scheduled);
+    add_rows(sequence, rows, sequence.scheduled + rows == size, plan, step);
+    budget -= rows;
+  }
+}
+
+std::optional<size_t> Scheduler::best_waiting() const {
+  std::optional<size_t> best;
+  const auto rank = [&](size_t at) {
+    const Sequence& sequence = sequences_.at(waiting_[at]);
+    return std::tuple(-sequence.spec.priority, service_.at(sequence.spec.tenant), sequence.order);
+  };
+  for (size_t at = 0; at < waiting_.size(); ++at) {
+    if (!best || rank(at) < rank(*best)) best = at;
+  }
+  return best;
+}
+
+void Scheduler::add_rows(Sequence& sequence, int32_t rows, bool sample, StepPlan& plan,
+                         Step& step) {
+  protocol::StepSequence out;
+  out.sequence = sequence.spec.id;
+  out.first_position = sequence.scheduled;
+  out.sample = sample;
+  for (int32_t i = 0; i < rows; ++i) {
+    const auto at = static_cast<size_t>(sequence.scheduled + i);
+    out.tokens.push_back(at < sequence.tokens.size() ? sequence.tokens[at]
+                                                     : protocol::kPendingToken);
+  }
+  const auto pages = kv_.pages(sequence.spec.id);
+  out.pages.assign(pages.begin(), pages.end());
+  plan.sequences.push_back(std::move(out));
+  step.entries.push_back(StepEntry{sequence.spec.id, rows, sample, sequence.epoch});
+  sequence.scheduled += rows;
+  sequence.pending += sample ? 1 : 0;
+  ++sequence.out;
+  service_[sequence.spec.tenant] += static_cast<uint64_t>(rows);
+}
+
+void Scheduler::drop_expired(TimePoint now) {
+  const std::vector<SequenceId> order = waiting_;
+  for (const SequenceId id : order) {
+    Sequence& sequence = *find(id);
+    if (now < sequence.spec.deadline || sequence.admitted_before) continue;
+    fail(sequence, Error{504, "deadline_exceeded",
+                         "The request's deadline passed while it waited for memory."});
+  }
+}
+
+void Scheduler::complete(const StepOutcome& outcome) {
+  assert(!steps_.empty() && steps_.front().step == outcome.step);
+  const Step step = std::move(steps_.front());
+  steps_.pop_front();
+  for (const StepEntry& entry : step.entries) {
+    Sequence* sequence = find(entry.id);
+    assert(sequence != nullptr);  // a sequence outlives its passes
+    --sequence->out;
+    if (!outcome.error.empty() && sequence->state == State::kRunning) {
+      fail(*sequence, Error{500, "engine_error", outcome.error});
+      continue;
+    }
+    const auto sampled =
+        std::ranges::find(outcome.sampled, entry.id, &protocol::SampledToken::sequence);
+    settle(*sequence, entry, sampled == outcome.sampled.end() ? nullptr : &*sampled);
+  }
+}
+
+void Scheduler::settle(Sequence& sequence, const StepEntry& entry,
+                       const protocol::SampledToken* sampled) {
+  const SequenceId id = entry.id;
+  if (sequence.state == State::kEnding) {
+    if (sequence.out == 0) {
+      kv_.release(id);
+      erase(sequence);
+    }
+    return;
+  }
+  if (entry.epoch != sequence.epoch) {
+    if (sequence.out == 0 && sequence.state == State::kRunning)
+      kv_.truncate(id, static_cast<int32_t>(sequence.tokens.size()), sequence.computed);
+    return;
+  }
+  sequence.computed += entry.rows;
+  kv_.computed(id, sequence.tokens,
+               std::min(sequence.computed, static_cast<int32_t>(sequence.tokens.size())));
+  if (!entry.sample) return;
+  --sequence.pending;
+  if (sampled == nullptr || sampled->failed) {
+    fail(sequence,
+         Error{500, "non_finite_logits", "The model produced values that are not numbers."});
+    return;
+  }
+  accept(sequence, sampled->token);
+}
+
+void Scheduler::accept(Sequence& sequence, int32_t token) {
+  SequenceUpdate update{
+      .id = sequence.spec.id, .admitted_cached = {}, .token = {}, .finish = {}, .error = {}};
+  if (std::ranges::find(sequence.spec.stop_tokens, token) != sequence.spec.stop_tokens.end() &&
+      !sequence.spec.hold_after_first) {
+    update.finish = FinishReason::kStop;
+    updates_.push_back(update);
+    end(sequence);
+    return;
+  }
+  update.token = token;
+  if (sequence.spec.hold_after_first) {
+    // The decode side judges this token; here the pages wait for the transfer.
+    updates_.push_back(update);
+    leave_running(sequence.spec.id);
+    sequence.state = State::kHeld;
+    ++held_;
+    return;
+  }
+  sequence.tokens.push_back(token);
+  const auto size = static_cast<int32_t>(sequence.tokens.size());
+  const int32_t generated = size - static_cast<int32_t>(sequence.spec.prompt.size());
+  const bool full = (sequence.spec.max_tokens > 0 && generated >= sequence.spec.max_tokens) ||
+                    size >= options_.context_length;
+  if (full) update.finish = FinishReason::kLength;
+  updates_.push_back(update);
+  if (full) end(sequence);
+}
+
+void Scheduler::fail(Sequence& sequence, Error error) {
+  updates_.push_back(SequenceUpdate{.id = sequence.spec.id,
+                                    .admitted_cached = {},
+                                    .token = {},
+                                    .finish = {},
+                                    .error = std::move(error)});
+  end(sequence);
+}
+
+void Scheduler::end(Sequence& sequence) {
+  const SequenceId id = sequence.spec.id;
+  if (sequence.state == State::kWaiting) std::erase(waiting_, id);
+  if (sequence.state == State::kRunning) leave_running(id);
+  if (sequence.state == State::kHeld) --held_;
+  const bool has_pages = sequence.state != State::kWaiting;
+  sequence.state = State::kEnding;
+  if (sequence.out > 0) return;  // its last pass removes it
+  if (has_pages) kv_.release(id);
+  erase(sequence);
+}
+
+void Scheduler::erase(Sequence& sequence) {
+  const std::string tenant = sequence.spec.tenant;
+  sequences_.erase(sequence.spec.id);
+  const bool last = std::ranges::none_of(
+      sequences_, [&](const auto& s) { return s.second.spec.tenant == tenant; });
+  if (last) service_.erase(tenant);
+}
+
+void Scheduler::leave_running(SequenceId id) { std::erase(running_, id); }
+
+std::vector<SequenceUpdate> Scheduler::take_updates() { return std::exchange(updates_, {}); }
+
+}  // namespace tandem::engine

@@ -1,0 +1,151 @@
+// Scheduler: which rows the next forward pass computes. Pure: sequences, sampled tokens and time
+// come in, step plans and sequence updates go out.
+//
+// Continuous batching: every pass carries one row of each decoding sequence and, with what is left
+// of the token budget, chunks of prompts. Sequences are admitted by pages, highest priority first,
+// then the tenant that was served least, then the oldest. When a decoding sequence cannot get its
+// next page, the lowest-priority, youngest sequence is preempted: its pages go, its tokens stay,
+// and it is computed again later (from the cache where it survived). Up to `max_in_flight` passes
+// may be out at once: rows of the later ones hold kPendingToken where the token is still being
+// sampled. A sequence that ends meanwhile keeps its pages until its last pass is back. Not
+// thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "engine/scheduler/kv_port.h"
+#include "protocol/step_plan.h"
+#include "protocol/token_event.h"
+
+namespace tandem::engine {
+
+using protocol::SequenceId;
+
+struct SchedulerOptions {
+  int32_t max_batch_rows = 512;  // rows of one pass; at least max_sequences
+  int32_t prefill_chunk = 256;   // prompt rows of one pass
+  int32_t max_sequences = 64;    // running at once
+  int32_t max_waiting = 4096;
+  int32_t max_in_flight = 1;
+  int32_t context_length = 2048;  // longest sequence, prompt and output
+};
+
+struct SequenceSpec {
+  SequenceId id = 0;
+  std::vector<int32_t> prompt;
+  int32_t max_tokens = 0;  // 0: until the context is full
+  std::vector<int32_t> stop_tokens;
+  std::string tenant;
+  std::string salt;
+  int32_t priority = 0;
+  TimePoint deadline = TimePoint::max();  // to be admitted by
+  bool hold_after_first = false;          // prefill leg: stop after one token and keep the pages
+};
+
+// What happened to a sequence, in order. At most one of the last two ends it.
+struct SequenceUpdate {
+  SequenceId id = 0;
+  std::optional<int32_t> admitted_cached;  // first admission: cached prompt tokens
+  std::optional<int32_t> token;            // one more token (a stop token is not reported here)
+  std::optional<protocol::FinishReason> finish;
+  std::optional<Error> error;
+};
+
+class Scheduler {
+ public:
+  Scheduler(SchedulerOptions options, KvPort& kv);
+
+  // Error 503 "overloaded" when the queue is full.
+  Status add(SequenceSpec spec);
+  // A sequence whose prompt KV is in its pages already (the receiving side of a handoff). Its first
+  // token follows through accept_first.
+  void add_resident(SequenceSpec spec, int32_t first_token);
+
+  // Ends a sequence from outside (a stop string, a client that left). No update is emitted. False
+  // if unknown.
+  bool finish(SequenceId id);
+  // Releases the pages of a sequence that was held after its first token.
+  bool release_held(SequenceId id);
+  // Takes `count` tokens off the end, with their pages. Only generated tokens; false otherwise or
+  // if unknown.
+  bool roll_back(SequenceId id, int32_t count);
+
+  // The next pass, or nothing when there is no work or enough passes are out.
+  std::optional<protocol::StepPlan> next(TimePoint now);
+  void complete(const protocol::StepOutcome& outcome);
+  std::vector<SequenceUpdate> take_updates();
+
+  int32_t running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t held() const { return held_; }
+  int32_t in_flight() const { return static_cast<int32_t>(steps_.size()); }
+  uint64_t preemptions() const { return preemptions_; }
+
+ private:
+  enum class State : uint8_t { kWaiting, kRunning, kEnding, kHeld };
+  struct Sequence {
+    SequenceSpec spec;
+    std::vector<int32_t> tokens;  // prompt, then generated
+    State state = State::kWaiting;
+    int32_t computed = 0;   // rows whose pass is back
+    int32_t scheduled = 0;  // rows whose pass is back or out
+    int32_t pending = 0;    // tokens being sampled
+    int32_t out = 0;        // passes out that hold rows of this sequence
+    uint32_t epoch = 0;     // bumped by roll_back: rows of older epochs count for nothing
+    bool admitted_before = false;
+    uint64_t order = 0;
+    int32_t virtual_size() const { return static_cast<int32_t>(tokens.size()) + pending; }
+    int32_t generated() const { return virtual_size() - static_cast<int32_t>(spec.prompt.size()); }
+  };
+  struct StepEntry {
+    SequenceId id;
+    int32_t rows;
+    bool sample;
+    uint32_t epoch;
+  };
+  struct Step {
+    uint64_t step;
+    std::vector<StepEntry> entries;
+  };
+
+  Sequence* find(SequenceId id);
+  bool wants_decode(const Sequence& sequence) const;
+  void schedule_decodes(protocol::StepPlan& plan, Step& step);
+  void schedule_prefills(protocol::StepPlan& plan, Step& step, int32_t& budget);
+  void admit_waiting(protocol::StepPlan& plan, Step& step, int32_t& budget);
+  void add_rows(Sequence& sequence, int32_t rows, bool sample, protocol::StepPlan& plan,
+                Step& step);
+  bool make_room_for(Sequence& sequence, const protocol::StepPlan& plan);
+  void preempt(Sequence& sequence);
+  std::optional<size_t> best_waiting() const;
+  void drop_expired(TimePoint now);
+  void settle(Sequence& sequence, const StepEntry& entry, const protocol::SampledToken* sampled);
+  void accept(Sequence& sequence, int32_t token);
+  void end(Sequence& sequence);  // pages go now or when its last pass is back
+  void erase(Sequence& sequence);
+  void fail(Sequence& sequence, Error error);
+  void leave_running(SequenceId id);
+
+  SchedulerOptions options_;
+  KvPort& kv_;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  std::vector<SequenceId> running_;          // admission order
+  std::vector<SequenceId> waiting_;          // arrival order, preempted ones keep theirs
+  std::map<std::string, uint64_t> service_;  // tokens scheduled per tenant that has sequences
+  std::deque<Step> steps_;
+  std::vector<SequenceUpdate> updates_;
+  uint64_t next_step_ = 1;
+  uint64_t next_order_ = 1;
+  uint64_t preemptions_ = 0;
+  int32_t held_ = 0;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,314 @@
+#include "engine/scheduler/scheduler.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+namespace tandem::engine {
+namespace {
+
+using protocol::StepOutcome;
+using protocol::StepPlan;
+
+// Pages as counts: block_tokens tokens a page, no sharing unless `cached` says how much of a prompt
+// is there.
+class CountingKv final : public KvPort {
+ public:
+  CountingKv(int32_t pages, int32_t block) : free_(pages), total_(pages), block_(block) {}
+  std::optional<int32_t> admit(SequenceId id, std::span<const int32_t> tokens,
+                               const std::string& /*salt*/, int32_t headroom) override {
+    const int32_t need = blocks(static_cast<int32_t>(tokens.size()));
+    if (need + headroom > free_) return std::nullopt;
+    free_ -= need;
+    table_[id].assign(static_cast<size_t>(need), 0);
+    const auto at = cached.find(id);
+    return at == cached.end() ? 0 : at->second;
+  }
+  bool extend(SequenceId id, int32_t tokens) override {
+    auto& pages = table_.at(id);
+    while (static_cast<int32_t>(pages.size()) < blocks(tokens)) {
+      if (free_ == 0) return false;
+      --free_;
+      pages.push_back(0);
+    }
+    return true;
+  }
+  std::span<const int32_t> pages(SequenceId id) const override { return table_.at(id); }
+  void computed(SequenceId /*id*/, std::span<const int32_t> tokens, int32_t count) override {
+    ASSERT_LE(count, static_cast<int32_t>(tokens.size())) << "only verified tokens";
+  }
+  void truncate(SequenceId id, int32_t tokens, int32_t /*rewritten_from*/) override {
+    auto& pages = table_.at(id);
+    free_ += static_cast<int32_t>(pages.size()) - blocks(tokens);
+    pages.resize(static_cast<size_t>(blocks(tokens)));
+  }
+  void release(SequenceId id) override {
+    free_ += static_cast<int32_t>(table_.at(id).size());
+    table_.erase(id);
+  }
+  void reside(SequenceId id, int32_t tokens) {
+    free_ -= blocks(tokens);
+    table_[id].assign(static_cast<size_t>(blocks(tokens)), 0);
+  }
+  bool all_free() const { return free_ == total_ && table_.empty(); }
+  std::map<SequenceId, int32_t> cached;
+
+ private:
+  int32_t blocks(int32_t tokens) const { return (tokens + block_ - 1) / block_; }
+  int32_t free_, total_, block_;
+  std::map<SequenceId, std::vector<int32_t>> table_;
+};
+
+// A trace: commands, and after each the lines it must produce, marked "> ".
+class TraceRunner {
+ public:
+  std::vector<std::string> run(const std::string& line) {
+    std::istringstream in(line);
+    std::string command;
+    in >> command;
+    std::map<std::string, std::string> args;
+    std::vector<std::string> words;
+    for (std::string word; in >> word;) {
+      const auto equals = word.find('=');
+      if (equals == std::string::npos) {
+        words.push_back(word);
+      } else {
+        args[word.substr(0, equals)] = word.substr(equals + 1);
+      }
+    }
+    const auto number = [&](const std::string& key, int fallback) {
+      return args.contains(key) ? std::stoi(args[key]) : fallback;
+    };
+    std::vector<std::string> out;
+    if (command == "options") {
+      SchedulerOptions options;
+      options.max_batch_rows = number("rows", 64);
+      options.prefill_chunk = number("chunk", 16);
+      options.max_sequences = number("sequences", 8);
+      options.max_in_flight = number("in_flight", 1);
+      options.context_length = number("context", 1000);
+      kv = std::make_unique<CountingKv>(number("pages", 100), number("block", 4));
+      scheduler = std::make_unique<Scheduler>(options, *kv);
+    } else if (command == "add" || command == "resident") {
+      SequenceSpec spec;
+      spec.id = std::stoull(words.at(0));
+      spec.prompt.assign(static_cast<size_t>(number("prompt", 1)), 1);
+      spec.max_tokens = number("max", 0);
+      spec.priority = number("priority", 0);
+      spec.tenant = args["tenant"];
+      spec.stop_tokens = {2};
+      spec.hold_after_first = number("hold", 0) != 0;
+      if (args.contains("deadline"))
+        spec.deadline = TimePoint{} + std::chrono::seconds(number("deadline", 0));
+      if (args.contains("cached")) kv->cached[spec.id] = number("cached", 0);
+      if (command == "resident") {
+        kv->reside(spec.id, static_cast<int32_t>(spec.prompt.size()));
+        scheduler->add_resident(std::move(spec), number("first", 5));
+      } else {
+        (void)scheduler->add(std::move(spec));
+      }
+    } else if (command == "step") {
+      const auto plan = scheduler->next(now);
+      if (plan) out_.push_back(*plan);
+      out.push_back(plan ? describe(*plan) : "idle");
+    } else if (command == "done" && out_.empty()) {
+      out.push_back("no pass is out");
+    } else if (command == "done") {
+      StepOutcome outcome{out_.front().step, {}, args["error"]};
+      for (const auto& sequence : out_.front().sequences) {
+        if (!sequence.sample) continue;
+        const std::string key = std::to_string(sequence.sequence);
+        const bool failed = args.contains(key) && args[key] == "nan";
+        outcome.sampled.push_back({sequence.sequence, failed ? 0 : number(key, 7), 0, failed});
+      }
+      out_.erase(out_.begin());
+      scheduler->complete(outcome);
+    } else if (command == "finish") {
+      scheduler->finish(std::stoull(words.at(0)));
+    } else if (command == "release") {
+      scheduler->release_held(std::stoull(words.at(0)));
+    } else if (command == "roll_back") {
+      out.push_back(scheduler->roll_back(std::stoull(words.at(0)), std::stoi(words.at(1)))
+                        ? "ok"
+                        : "refused");
+    } else if (command == "time") {
+      now = TimePoint{} + std::chrono::seconds(std::stoi(words.at(0)));
+    } else if (command == "free") {
+      out.push_back(kv->all_free() ? "all pages free" : "pages in use");
+    } else {
+      out.push_back("unknown command " + command);
+    }
+    if (scheduler) {
+      for (const auto& update : scheduler->take_updates()) out.push_back(describe(update));
+    }
+    return out;
+  }
+
+ private:
+  static std::string describe(const StepPlan& plan) {
+    std::ostringstream out;
+    out << "plan " << plan.step << ":";
+    for (const auto& s : plan.sequences) {
+      out << " " << s.sequence << "@" << s.first_position << "+" << s.tokens.size();
+      if (s.tokens.back() == protocol::kPendingToken) out << "?";
+      if (s.sample) out << "*";
+    }
+    return out.str();
+  }
+  static std::string describe(const SequenceUpdate& update) {
+    std::ostringstream out;
+    out << update.id << ":";
+    if (update.admitted_cached) out << " admitted cached=" << *update.admitted_cached;
+    if (update.token) out << " token " << *update.token;
+    if (update.finish)
+      out << (*update.finish == protocol::FinishReason::kStop ? " stop" : " length");
+    if (update.error) out << " error " << update.error->code;
+    return out.str();
+  }
+  TimePoint now{};
+  std::unique_ptr<CountingKv> kv;
+  std::unique_ptr<Scheduler> scheduler;
+  std::vector<StepPlan> out_;
+};
+
+TEST(Scheduler, GoldenTraces) {
+  const std::filesystem::path folder =
+      std::filesystem::path(TANDEM_SOURCE_DIR) / "tests/golden/scheduler";
+  int traces = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".trace") continue;
+    ++traces;
+    std::ifstream in(entry.path());
+    std::string got;
+    std::string want;
+    TraceRunner runner;
+    for (std::string line; std::getline(in, line);) {
+      want += line + "\n";
+      if (line.starts_with("> ")) continue;
+      got += line + "\n";
+      if (line.empty() || line.starts_with("#")) continue;
+      for (const auto& out : runner.run(line)) got += "> " + out + "\n";
+    }
+    if (std::getenv("TANDEM_UPDATE_GOLDEN") != nullptr) {
+      std::ofstream(entry.path()) << got;
+    } else {
+      EXPECT_EQ(got, want) << entry.path();
+    }
+  }
+  EXPECT_GE(traces, 5);
+}
+
+// Whatever happens, every sequence ends once, no token is lost or repeated, positions are
+// consecutive, and pages return.
+TEST(Scheduler, RandomLoadKeepsItsPromises) {
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    std::mt19937 random(seed);
+    CountingKv kv(12 + static_cast<int32_t>(random() % 30), 4);
+    SchedulerOptions options;
+    options.max_batch_rows = 24;
+    options.prefill_chunk = 1 + static_cast<int32_t>(random() % 20);
+    options.max_sequences = 1 + static_cast<int32_t>(random() % 6);
+    options.max_in_flight = 1 + static_cast<int32_t>(random() % 3);
+    options.context_length = 40;
+    Scheduler scheduler(options, kv);
+    std::map<SequenceId, int> tokens;
+    std::map<SequenceId, int> wanted;
+    std::set<SequenceId> ended;
+    std::set<SequenceId> held;
+    std::set<SequenceId> finished;
+    std::deque<StepPlan> out;
+    SequenceId next_id = 1;
+    const auto drain = [&] {
+      for (const auto& update : scheduler.take_updates()) {
+        if (finished.contains(update.id))
+          continue;  // it was taken off the queue after the call that ended it
+        ASSERT_FALSE(ended.contains(update.id)) << "an update after the end";
+        if (update.token) ++tokens[update.id];
+        if (update.token && wanted[update.id] == -1) held.insert(update.id);
+        if (update.finish || update.error) ended.insert(update.id);
+        if (update.finish) {
+          ASSERT_EQ(tokens[update.id], wanted[update.id]) << seed;
+        }
+      }
+    };
+    for (int round = 0; round < 400; ++round) {
+      if (next_id <= 25 && random() % 3 == 0) {
+        SequenceSpec spec;
+        spec.id = next_id++;
+        spec.prompt.assign(1 + random() % 20, 1);
+        spec.max_tokens = 1 + static_cast<int32_t>(random() % 15);
+        spec.priority = static_cast<int32_t>(random() % 3);
+        spec.tenant = random() % 2 ? "a" : "b";
+        spec.hold_after_first = random() % 5 == 0;
+        wanted[spec.id] = spec.hold_after_first ? -1 : spec.max_tokens;
+        ASSERT_TRUE(scheduler.add(spec));
+      }
+      if (auto plan = scheduler.next(TimePoint{})) {
+        ASSERT_LE(plan->rows(), 24);
+        std::set<SequenceId> seen;
+        for (const auto& s : plan->sequences) {
+          ASSERT_TRUE(seen.insert(s.sequence).second);
+          ASSERT_GE(static_cast<int32_t>(s.pages.size()) * 4,
+                    s.first_position + static_cast<int32_t>(s.tokens.size()));
+        }
+        out.push_back(*plan);
+      }
+      if (!out.empty() && random() % 2 == 0) {
+        StepOutcome outcome{out.front().step, {}, ""};
+        for (const auto& s : out.front().sequences) {
+          if (s.sample) outcome.sampled.push_back({s.sequence, 7, 0, false});
+        }
+        out.pop_front();
+        scheduler.complete(outcome);
+        drain();
+      }
+      if (random() % 30 == 0 && next_id > 1) {
+        const SequenceId id = 1 + random() % (next_id - 1);
+        if (!ended.contains(id) && scheduler.finish(id)) {
+          finished.insert(id);
+          ended.insert(id);
+        }
+      }
+      if (!held.empty() && random() % 4 == 0) {
+        const SequenceId id = *held.begin();
+        held.erase(held.begin());
+        if (!ended.contains(id)) {
+          ASSERT_TRUE(scheduler.release_held(id));
+          ended.insert(id);
+        }
+      }
+    }
+    for (int round = 0; round < 3000 && ended.size() < next_id - 1; ++round) {
+      for (const SequenceId id : std::exchange(held, {})) {
+        if (!ended.contains(id)) {
+          ASSERT_TRUE(scheduler.release_held(id));
+          ended.insert(id);
+        }
+      }
+      if (auto plan = scheduler.next(TimePoint{})) out.push_back(*plan);
+      if (out.empty()) continue;
+      StepOutcome outcome{out.front().step, {}, ""};
+      for (const auto& s : out.front().sequences) {
+        if (s.sample) outcome.sampled.push_back({s.sequence, 7, 0, false});
+      }
+      out.pop_front();
+      scheduler.complete(outcome);
+      drain();
+    }
+    while (!out.empty()) {
+      StepOutcome outcome{out.front().step, {}, ""};
+      out.pop_front();
+      scheduler.complete(outcome);
+    }
+    EXPECT_EQ(ended.size(), next_id - 1) << seed;
+    EXPECT_TRUE(kv.all_free()) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::engine
