@@ -1,0 +1,113 @@
+#include "device/shared_arena.h"
+
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace tandem::device {
+namespace {
+
+uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+tl::unexpected<Error> no_memory(const char* what) {
+  return make_error(500, "no_memory",
+                    std::string("The KV arena cannot be made (") + what + ": " +
+                        std::strerror(errno) +
+                        "); use a smaller --kv-memory or raise the limit on shared memory.");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SharedArena>> SharedArena::create(size_t page_bytes, int32_t page_count) {
+  std::unique_ptr<SharedArena> arena(new SharedArena);
+  ArenaShape& shape = arena->shape_;
+  shape.page_count = static_cast<uint64_t>(page_count);
+  shape.page_stride = round_up(page_bytes, 64);
+  shape.pages_offset = round_up(shape.page_count * sizeof(uint64_t), 4096);
+  shape.segment_bytes = round_up(shape.pages_offset + shape.page_stride * shape.page_count, 4096);
+  arena->descriptor_ = memfd_create("tandem-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (arena->descriptor_ < 0) return no_memory("memfd_create");
+  if (ftruncate(arena->descriptor_, static_cast<off_t>(shape.segment_bytes)) != 0)
+    return no_memory("ftruncate");
+  // A peer that maps the segment must never find it shorter: that would be a bus error in its
+  // process.
+  if (fcntl(arena->descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return no_memory("seal");
+  void* base =
+      mmap(nullptr, shape.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->descriptor_, 0);
+  if (base == MAP_FAILED) return no_memory("mmap");
+  arena->base_ = static_cast<std::byte*>(base);
+  const std::string path = "/proc/self/fd/" + std::to_string(arena->descriptor_);
+  arena->read_only_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (arena->read_only_ < 0) return no_memory("open read-only");
+  return arena;
+}
+
+SharedArena::~SharedArena() {
+  if (base_ != nullptr) munmap(base_, shape_.segment_bytes);
+  if (read_only_ >= 0) close(read_only_);
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+void SharedArena::set_generation(int32_t page, uint64_t generation) {
+  std::atomic_ref<uint64_t> slot(reinterpret_cast<uint64_t*>(base_)[page]);
+  slot.store(generation, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // before every later write to the page
+}
+
+Result<std::unique_ptr<RemoteArena>> RemoteArena::map(int descriptor, const ArenaShape& shape) {
+  struct Closer {
+    int descriptor;
+    ~Closer() { close(descriptor); }
+  } closer{descriptor};
+  const auto bad = [](const char* why) {
+    return make_error(502, "handoff_protocol",
+                      std::string("The peer's KV arena cannot be mapped: ") + why + ".");
+  };
+  struct stat info{};
+  if (fstat(descriptor, &info) != 0 || info.st_size < 0) return bad("its descriptor is not a file");
+  if (static_cast<uint64_t>(info.st_size) < shape.segment_bytes)
+    return bad("it is smaller than it claims");
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return bad("it could shrink under this process");
+  constexpr uint64_t kMost = uint64_t{1} << 46;
+  if (shape.page_count > kMost / 8 || shape.page_stride == 0 || shape.page_stride > kMost ||
+      shape.pages_offset < shape.page_count * sizeof(uint64_t) ||
+      shape.pages_offset > shape.segment_bytes ||
+      shape.page_count > (shape.segment_bytes - shape.pages_offset) / shape.page_stride) {
+    return bad("its shape is inconsistent");
+  }
+  void* base = mmap(nullptr, shape.segment_bytes, PROT_READ, MAP_SHARED, descriptor, 0);
+  if (base == MAP_FAILED) return bad(std::strerror(errno));
+  std::unique_ptr<RemoteArena> arena(new RemoteArena);
+  arena->base_ = static_cast<const std::byte*>(base);
+  arena->shape_ = shape;
+  return arena;
+}
+
+RemoteArena::~RemoteArena() {
+  if (base_ != nullptr) munmap(const_cast<std::byte*>(base_), shape_.segment_bytes);
+}
+
+bool RemoteArena::copy(int32_t page, uint64_t generation, size_t offset,
+                       std::span<std::byte> out) const {
+  if (page < 0 || static_cast<uint64_t>(page) >= shape_.page_count || offset > shape_.page_stride ||
+      out.size() > shape_.page_stride - offset) {
+    return false;
+  }
+  std::memcpy(
+      out.data(),
+      base_ + shape_.pages_offset + static_cast<uint64_t>(page) * shape_.page_stride + offset,
+      out.size());
+  std::atomic_thread_fence(std::memory_order_acquire);  // after the copy
+  // atomic_ref wants a mutable object; this is a load of memory that this process cannot write.
+  auto* table = const_cast<uint64_t*>(reinterpret_cast<const uint64_t*>(base_));
+  return std::atomic_ref<uint64_t>(table[page]).load(std::memory_order_relaxed) == generation;
+}
+
+}  // namespace tandem::device

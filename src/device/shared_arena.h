@@ -1,0 +1,70 @@
+// SharedArena: the pages of one worker in memory that a peer process on the same host can map
+// read-only.
+//
+// Layout of the segment: a table of 64-bit generations, one per page, then (page aligned) the
+// pages. The owner stores a page's new generation before it changes any byte; a reader copies first
+// and compares the generation afterwards (a sequence lock without a lock: Boehm, "Can seqlocks get
+// along with programming language memory models?", 2012). The descriptor handed to peers is opened
+// read-only, so a peer can never write here, however it misbehaves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+
+namespace tandem::device {
+
+struct ArenaShape {
+  uint64_t segment_bytes = 0;
+  uint64_t pages_offset = 0;
+  uint64_t page_stride = 0;
+  uint64_t page_count = 0;
+};
+
+class SharedArena {
+ public:
+  // `page_bytes` is rounded up to a stride of 64. Memory is committed lazily by the system. Error
+  // 500 "no_memory".
+  static Result<std::unique_ptr<SharedArena>> create(size_t page_bytes, int32_t page_count);
+  ~SharedArena();
+  SharedArena(const SharedArena&) = delete;
+  SharedArena& operator=(const SharedArena&) = delete;
+
+  std::byte* pages() const { return base_ + shape_.pages_offset; }
+  const ArenaShape& shape() const { return shape_; }
+  int read_only_descriptor() const { return read_only_; }
+  // Called by the owner before the page's bytes change.
+  void set_generation(int32_t page, uint64_t generation);
+
+ private:
+  SharedArena() = default;
+  std::byte* base_ = nullptr;
+  ArenaShape shape_;
+  int descriptor_ = -1;
+  int read_only_ = -1;
+};
+
+// A peer's arena, mapped read-only.
+class RemoteArena {
+ public:
+  // Takes `descriptor`. Error 502 "handoff_protocol" when the segment is smaller than `shape`
+  // claims.
+  static Result<std::unique_ptr<RemoteArena>> map(int descriptor, const ArenaShape& shape);
+  ~RemoteArena();
+  RemoteArena(const RemoteArena&) = delete;
+  RemoteArena& operator=(const RemoteArena&) = delete;
+
+  // Copies bytes [offset, offset + out.size()) of `page`; true when the page held `generation`
+  // throughout.
+  bool copy(int32_t page, uint64_t generation, size_t offset, std::span<std::byte> out) const;
+
+ private:
+  RemoteArena() = default;
+  const std::byte* base_ = nullptr;
+  ArenaShape shape_;
+};
+
+}  // namespace tandem::device
