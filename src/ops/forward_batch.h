@@ -1,4 +1,5 @@
-// ForwardBatch: what one forward pass reads and writes, with every token known. The engine builds it from a step plan.
+// ForwardBatch: what one forward pass reads and writes, with every token known. The engine builds
+// it from a step plan.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +8,10 @@
 
 namespace tandem::ops {
 
-// The rows of one sequence in this pass. They are consecutive tokens: row i of the sequence is position
-// first_position + i. Pages cover positions 0 .. first_position + row_count - 1, page k holding positions
-// [k * block_tokens, (k + 1) * block_tokens). The pass writes K and V of its rows and reads everything before.
+// The rows of one sequence in this pass. They are consecutive tokens: row i of the sequence is
+// position first_position + i. Pages cover positions 0 .. first_position + row_count - 1, page k
+// holding positions [k * block_tokens, (k + 1) * block_tokens). The pass writes K and V of its rows
+// and reads everything before.
 struct SequenceRows {
   int32_t first_row = 0;
   int32_t row_count = 0;
@@ -22,7 +24,8 @@ struct ForwardBatch {
   std::span<const int32_t> tokens;  // [rows]
   std::span<const SequenceRows> sequences;
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
-  // Called on the driving thread after layer `layer` has written all its K and V for every row. May be empty.
+  // Called on the driving thread after layer `layer` has written all its K and V for every row. May
+  // be empty.
   std::function<void(int32_t layer)> layer_done;
 };
 

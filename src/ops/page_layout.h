@@ -1,8 +1,8 @@
 // PageLayout: how the keys and values of one block of tokens lie in one page.
 //
-// Byte order on the CPU (layout id 1): [layer][KV head][K, V]; K transposed, [dim][token]; V as [token][dim].
-// The same bytes are used in memory, on the wire and in tiers. A device whose kernels want another order has
-// another layout id, and the sender converts.
+// Byte order on the CPU (layout id 1): [layer][KV head][K, V]; K transposed, [dim][token]; V as
+// [token][dim]. The same bytes are used in memory, on the wire and in tiers. A device whose kernels
+// want another order has another layout id, and the sender converts.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ enum class KvDtype : uint8_t {
   kF16 = 1,
   kBF16 = 2,
   kFp8Static = 3,  // e4m3, one scale per layer and KV head, outside the page
-  kFp8Inline = 4,  // e4m3, one float32 scale per token and head for K and for V, after the head's values
+  kFp8Inline =
+      4,  // e4m3, one float32 scale per token and head for K and for V, after the head's values
 };
 
 std::string_view kv_dtype_name(KvDtype dtype);
@@ -40,7 +41,9 @@ struct PageLayout {
   }
   size_t layer_bytes() const { return 2 * plane_bytes() * kv_heads; }
   size_t page_bytes() const { return layer_bytes() * layers; }
-  size_t k_offset(int layer, int head) const { return layer * layer_bytes() + head * 2 * plane_bytes(); }
+  size_t k_offset(int layer, int head) const {
+    return layer * layer_bytes() + head * 2 * plane_bytes();
+  }
   size_t v_offset(int layer, int head) const { return k_offset(layer, head) + plane_bytes(); }
 
   bool operator==(const PageLayout&) const = default;

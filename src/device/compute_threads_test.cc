@@ -1,0 +1,76 @@
+#include "device/compute_threads.h"
+
+#include <array>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+namespace tandem::device {
+namespace {
+
+TEST(ComputeThreads, EveryIndexRunsExactlyOnceAndItsWritesAreVisibleAfterwards) {
+  for (const int count : {1, 2, 3, 5}) {
+    ComputeThreads threads(count);
+    ASSERT_EQ(threads.count(), count);
+    std::vector<int> calls(count);
+    for (int round = 0; round < 2000; ++round) {
+      threads.parallel([&](int index, int total) {
+        ASSERT_EQ(total, count);
+        ++calls[index];  // plain memory: a missing barrier is a lost update or a sanitizer report
+      });
+      for (const int n : calls) ASSERT_EQ(n, round + 1);
+    }
+  }
+}
+
+TEST(ComputeThreads, WakesHelpersThatWentToSleep) {
+  ComputeThreads threads(3);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::atomic<int> sum{0};
+    threads.parallel([&](int index, int) {
+      if (index == 2) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      sum += index;
+    });
+    EXPECT_EQ(sum.load(), 3);
+  }
+}
+
+double process_cpu_seconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST(ComputeThreads, IdleHelpersUseNoCpu) {
+  ComputeThreads threads(3);
+  threads.parallel([](int, int) {});
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const double before = process_cpu_seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(process_cpu_seconds() - before, 0.05);
+}
+
+TEST(SplitWork, CoversEverythingOnceInOrder) {
+  for (const int32_t total : {0, 1, 7, 36, 3072}) {
+    for (const int count : {1, 2, 3, 8}) {
+      int32_t next = 0;
+      for (int index = 0; index < count; ++index) {
+        const WorkRange range = split_work(total, index, count);
+        EXPECT_EQ(range.begin, next);
+        EXPECT_LE(range.end - range.begin, total / count + 1);
+        next = range.end;
+      }
+      EXPECT_EQ(next, total);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::device

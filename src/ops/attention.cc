@@ -1,0 +1,151 @@
+// Writing keys and values to pages, and the plan that cuts a batch's attention into tiles.
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+
+#include "ops/operators.h"
+#include "ops/page_trait.h"
+
+namespace tandem::ops {
+namespace {
+
+template <KvDtype kDtype>
+void write_head(const PageLayout& layout, const float* k, const float* v, int32_t slot,
+                std::byte* k_plane, std::byte* v_plane) {
+  using Trait = PageTrait<kDtype>;
+  auto* keys = reinterpret_cast<typename Trait::Element*>(k_plane) + slot;
+  auto* values = reinterpret_cast<typename Trait::Element*>(v_plane) +
+                 static_cast<size_t>(slot) * layout.head_dim;
+  for (int32_t d = 0; d < layout.head_dim; ++d) {
+    keys[static_cast<size_t>(d) * layout.block_tokens] = Trait::store(k[d], 1.0F);
+    values[d] = Trait::store(v[d], 1.0F);
+  }
+}
+
+void write_row(const PageArenaView& pages, int32_t layer, int32_t page, int32_t slot,
+               const float* k, const float* v) {
+  const PageLayout& layout = pages.layout;
+  std::byte* base = pages.page(page);
+  for (int32_t head = 0; head < layout.kv_heads;
+       ++head, k += layout.head_dim, v += layout.head_dim) {
+    std::byte* k_plane = base + layout.k_offset(layer, head);
+    std::byte* v_plane = base + layout.v_offset(layer, head);
+    switch (layout.dtype) {
+      case KvDtype::kF32:
+        write_head<KvDtype::kF32>(layout, k, v, slot, k_plane, v_plane);
+        break;
+      case KvDtype::kF16:
+        write_head<KvDtype::kF16>(layout, k, v, slot, k_plane, v_plane);
+        break;
+      case KvDtype::kBF16:
+        write_head<KvDtype::kBF16>(layout, k, v, slot, k_plane, v_plane);
+        break;
+      case KvDtype::kFp8Static:
+      case KvDtype::kFp8Inline:
+        assert(false && "refused by check_page_layout");
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+Status check_page_layout(const PageLayout& layout) {
+  if (layout.layout_id != kCpuLayoutId) {
+    return internal_error("the CPU kernels need page layout " + std::to_string(kCpuLayoutId));
+  }
+  if (layout.dtype != KvDtype::kF32 && layout.dtype != KvDtype::kF16 &&
+      layout.dtype != KvDtype::kBF16) {
+    return internal_error("the CPU kernels do not read " +
+                          std::string(kv_dtype_name(layout.dtype)) + " pages");
+  }
+  if (layout.block_tokens <= 0 || layout.block_tokens % 8 != 0) {
+    return internal_error("block_tokens must be a positive multiple of 8");
+  }
+  return {};
+}
+
+void rope_and_kv_write(const CpuExecutor& executor, const AttentionShape& shape,
+                       std::span<const SequenceRows> sequences, const float* cos_sin, float* q,
+                       float* k, const float* v, int32_t layer, const PageArenaView& pages) {
+  const size_t q_columns = static_cast<size_t>(shape.heads) * shape.head_dim;
+  const size_t kv_columns = static_cast<size_t>(shape.kv_heads) * shape.head_dim;
+  const int32_t block_tokens = pages.layout.block_tokens;
+  const cpu::Kernels& kernels = executor.kernels();
+  executor.threads().parallel([&](int thread, int count) {
+    for (const SequenceRows& sequence : sequences) {
+      const device::WorkRange rows = device::split_work(sequence.row_count, thread, count);
+      for (int32_t i = rows.begin; i < rows.end; ++i) {
+        const size_t row = static_cast<size_t>(sequence.first_row) + i;
+        const int32_t position = sequence.first_position + i;
+        const float* angles = cos_sin + row * shape.rope_pairs * 2;
+        kernels.rope(q + row * q_columns, shape.heads, shape.head_dim, shape.rope_pairs, angles);
+        kernels.rope(k + row * kv_columns, shape.kv_heads, shape.head_dim, shape.rope_pairs,
+                     angles);
+        write_row(pages, layer, sequence.pages[position / block_tokens], position % block_tokens,
+                  k + row * kv_columns, v + row * kv_columns);
+      }
+    }
+  });
+}
+
+AttentionPlan::AttentionPlan(int32_t max_rows, const AttentionShape& shape) : shape_(shape) {
+  const int32_t group = shape.heads / shape.kv_heads;
+  // Each sequence has at most one partly filled tile per KV head, and there are no more sequences
+  // than rows.
+  const size_t tiles =
+      static_cast<size_t>(max_rows) * group / cpu::kTilePairs + static_cast<size_t>(max_rows);
+  items_.reserve(tiles * shape.kv_heads);
+}
+
+void AttentionPlan::plan(std::span<const SequenceRows> sequences) {
+  sequences_ = sequences;
+  items_.clear();
+  const int32_t group = shape_.heads / shape_.kv_heads;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const int32_t pairs = sequences[s].row_count * group;
+    for (int32_t begin = 0; begin < pairs; begin += cpu::kTilePairs) {
+      const int32_t count = std::min(cpu::kTilePairs, pairs - begin);
+      for (int32_t head = 0; head < shape_.kv_heads; ++head) {
+        items_.push_back({static_cast<int32_t>(s), head, begin, count});
+      }
+    }
+  }
+}
+
+void AttentionPlan::run(const CpuExecutor& executor, const float* q, float* out, int32_t layer,
+                        const PageArenaView& pages) const {
+  const size_t columns = static_cast<size_t>(shape_.heads) * shape_.head_dim;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+  executor.threads().parallel([&](int thread, int count) {
+    // Later tiles of a chunk see more positions; dealing items out in turn balances that.
+    for (size_t i = static_cast<size_t>(thread); i < items_.size();
+         i += static_cast<size_t>(count)) {
+      const Item& item = items_[i];
+      const SequenceRows& sequence = sequences_[item.sequence];
+      const size_t first = static_cast<size_t>(sequence.first_row) * columns;
+      executor.kernels().attention({.page_base = pages.base,
+                                    .page_stride = pages.stride,
+                                    .k_offset = pages.layout.k_offset(layer, item.kv_head),
+                                    .v_offset = pages.layout.v_offset(layer, item.kv_head),
+                                    .dtype = pages.layout.dtype,
+                                    .head_dim = shape_.head_dim,
+                                    .block_tokens = pages.layout.block_tokens,
+                                    .page_ids = sequence.pages.data(),
+                                    .kv_head = item.kv_head,
+                                    .group = shape_.heads / shape_.kv_heads,
+                                    .first_position = sequence.first_position,
+                                    .pair_begin = item.pair_begin,
+                                    .pair_count = item.pair_count,
+                                    .q = q + first,
+                                    .stride_q = columns,
+                                    .out = out + first,
+                                    .stride_out = columns,
+                                    .scale = scale,
+                                    .scratch = executor.scratch(thread)});
+    }
+  });
+}
+
+}  // namespace tandem::ops

@@ -1,0 +1,237 @@
+// Paged attention for a tile of (row, query head) pairs that share a KV head: prefill chunks and
+// decode steps alike.
+//
+// K lies in a page as [dim][token], so sixteen neighbouring tokens are one weight vector of
+// fma_tile and the queries are its rows: no horizontal sums, and each K and V vector is widened
+// once for all pairs of the tile. Per span of kSpanTokens positions: scores, their maximum,
+// exponentials, weighted values; then a merge into the running result.
+//
+// Why the bits depend on the position only: scores are independent lanes, each summed in order of
+// dim; a span always starts at a multiple of kSpanTokens; masked scores become weights of exactly
+// 0, which change neither a sum of weights nor a weighted sum; spans merge in order. Cost per pair
+// and position: 2 * dim multiply-adds. Included after the simd header.
+#pragma once
+
+#include "ops/cpu/elementwise.inl.h"
+#include "ops/cpu/fma_tile.inl.h"
+#include "ops/cpu/kernels.h"
+
+namespace tandem::ops::cpu {
+namespace {
+
+template <typename Element>
+struct LoaderFor;
+template <>
+struct LoaderFor<float> {
+  using Type = LoadF32;
+};
+struct F16 {
+  uint16_t bits;
+};
+template <>
+struct LoaderFor<F16> {
+  using Type = LoadF16;
+};
+struct BF16 {
+  uint16_t bits;
+};
+template <>
+struct LoaderFor<BF16> {
+  using Type = LoadBF16;
+};
+
+inline float widen(float x) { return x; }
+inline float widen(BF16 x) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
+}
+inline float widen(F16 x) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x.bits))); }
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+struct Scratch {
+  float* q;       // [pair][dim], scaled, padded to a multiple of 16
+  float* scores;  // [pair][kSpanTokens]
+  float* span;    // [pair][dim], weighted values of one span
+  float* sum;     // [pair][dim], merged
+  float* panel;   // [max(dim, kSpanTokens)][16]
+  float* peak;    // [pair]
+  float* total;   // [pair]
+  size_t dim;     // padded
+};
+
+inline Scratch carve(const AttentionTile& t) {
+  Scratch s;
+  s.dim = (static_cast<size_t>(t.head_dim) + 15) / 16 * 16;
+  s.q = t.scratch;
+  s.scores = s.q + kTilePairs * s.dim;
+  s.span = s.scores + kTilePairs * kSpanTokens;
+  s.sum = s.span + kTilePairs * s.dim;
+  s.panel = s.sum + kTilePairs * s.dim;
+  s.peak = s.panel + (s.dim > kSpanTokens ? s.dim : static_cast<size_t>(kSpanTokens)) * 16;
+  s.total = s.peak + kTilePairs;
+  return s;
+}
+
+inline const std::byte* page_at(const AttentionTile& t, int32_t position) {
+  return t.page_base + static_cast<size_t>(t.page_ids[position / t.block_tokens]) * t.page_stride;
+}
+
+// The row's own position for a pair of this tile.
+inline int32_t pair_position(const AttentionTile& t, int32_t i) {
+  return t.first_position + (t.pair_begin + i) / t.group;
+}
+
+inline void load_queries(const AttentionTile& t, const Scratch& s) {
+  for (int32_t i = 0; i < t.pair_count; ++i) {
+    const int32_t pair = t.pair_begin + i;
+    const size_t head = static_cast<size_t>(t.kv_head) * t.group + pair % t.group;
+    const float* q = t.q + (pair / t.group) * t.stride_q + head * t.head_dim;
+    for (int32_t d = 0; d < t.head_dim; ++d) s.q[i * s.dim + d] = q[d] * t.scale;
+    for (size_t d = t.head_dim; d < s.dim; ++d) s.q[i * s.dim + d] = 0;
+  }
+}
+
+template <typename Element>
+void score_columns(const AttentionTile& t, const Scratch& s, int32_t begin, int32_t count) {
+  using Loader = typename LoaderFor<Element>::Type;
+  for (int32_t c = 0; c < count; c += 16) {
+    for (int32_t i = 0; i < t.pair_count; ++i) store(s.scores + i * kSpanTokens + c, zero());
+    if (t.block_tokens % 16 == 0) {
+      const auto* keys = reinterpret_cast<const Element*>(page_at(t, begin + c) + t.k_offset);
+      const auto* first = keys + (begin + c) % t.block_tokens;
+      using Raw = __remove_pointer(decltype(Loader::data));
+      fma_rows(Loader{reinterpret_cast<Raw*>(first), static_cast<size_t>(t.block_tokens)},
+               t.head_dim, s.q, s.dim, t.pair_count, s.scores + c, kSpanTokens);
+      continue;
+    }
+    for (int32_t token = 0; token < 16; ++token) {
+      const int32_t position = begin + c + token;
+      const bool present = c + token < count;
+      const auto* keys =
+          present ? reinterpret_cast<const Element*>(page_at(t, position) + t.k_offset) : nullptr;
+      for (int32_t d = 0; d < t.head_dim; ++d) {
+        s.panel[d * 16 + token] =
+            present
+                ? widen(keys[static_cast<size_t>(d) * t.block_tokens + position % t.block_tokens])
+                : 0.0F;
+      }
+    }
+    fma_rows(LoadF32{s.panel, 16}, t.head_dim, s.q, s.dim, t.pair_count, s.scores + c, kSpanTokens);
+  }
+}
+
+// Turns scores into weights; peak and total become the span's.
+inline void soften(const AttentionTile& t, const Scratch& s, int32_t begin, int32_t count) {
+  const int32_t columns = (count + 15) / 16 * 16;
+  for (int32_t i = 0; i < t.pair_count; ++i) {
+    float* scores = s.scores + i * kSpanTokens;
+    const int32_t valid = pair_position(t, i) + 1 - begin;
+    if (valid <= 0) {
+      for (int32_t c = 0; c < columns; c += 16) store(scores + c, zero());
+      continue;
+    }
+    for (int32_t c = valid; c < columns; ++c) scores[c] = kMinusInfinity;
+    Vec peaks = load(scores);
+    for (int32_t c = 16; c < columns; c += 16) peaks = max(peaks, load(scores + c));
+    const float peak = max_lanes(peaks);
+    Vec totals = zero();
+    for (int32_t c = 0; c < columns; c += 16) {
+      const Vec weight = exp_vec(sub(load(scores + c), splat(peak)));
+      store(scores + c, weight);
+      totals = add(totals, weight);
+    }
+    s.peak[i] = peak;
+    s.total[i] = sum_lanes(totals);
+  }
+}
+
+template <typename Element>
+void weigh_values(const AttentionTile& t, const Scratch& s, int32_t begin, int32_t count) {
+  using Loader = typename LoaderFor<Element>::Type;
+  using Raw = __remove_pointer(decltype(Loader::data));
+  for (int32_t i = 0; i < t.pair_count; ++i) {
+    for (size_t d = 0; d < s.dim; d += 16) store(s.span + i * s.dim + d, zero());
+  }
+  const auto head_dim = static_cast<size_t>(t.head_dim);
+  for (int32_t c = 0; c < count;) {
+    const int32_t offset = (begin + c) % t.block_tokens;
+    const int32_t in_page = t.block_tokens - offset;
+    const int32_t depth = count - c < in_page ? count - c : in_page;
+    const auto* values =
+        reinterpret_cast<const Element*>(page_at(t, begin + c) + t.v_offset) + offset * head_dim;
+    size_t d = 0;
+    for (; d + 16 <= head_dim; d += 16) {
+      fma_rows(Loader{reinterpret_cast<Raw*>(values + d), head_dim}, depth, s.scores + c,
+               kSpanTokens, t.pair_count, s.span + d, s.dim);
+    }
+    if (d < head_dim) {
+      for (int32_t token = 0; token < depth; ++token) {
+        for (size_t lane = 0; lane < 16; ++lane) {
+          s.panel[token * 16 + lane] =
+              d + lane < head_dim ? widen(values[token * head_dim + d + lane]) : 0.0F;
+        }
+      }
+      fma_rows(LoadF32{s.panel, 16}, depth, s.scores + c, kSpanTokens, t.pair_count, s.span + d,
+               s.dim);
+    }
+    c += depth;
+  }
+}
+
+template <typename Element>
+void attend(const AttentionTile& t) {
+  const Scratch s = carve(t);
+  load_queries(t, s);
+  float peak[kTilePairs];
+  float total[kTilePairs];
+  for (int32_t i = 0; i < t.pair_count; ++i) {
+    peak[i] = kMinusInfinity;
+    total[i] = 0;
+    for (size_t d = 0; d < s.dim; d += 16) store(s.sum + i * s.dim + d, zero());
+  }
+  const int32_t end = pair_position(t, t.pair_count - 1) + 1;
+  for (int32_t begin = 0; begin < end; begin += kSpanTokens) {
+    const int32_t count = end - begin < kSpanTokens ? end - begin : kSpanTokens;
+    score_columns<Element>(t, s, begin, count);
+    soften(t, s, begin, count);
+    weigh_values<Element>(t, s, begin, count);
+    for (int32_t i = 0; i < t.pair_count; ++i) {
+      if (pair_position(t, i) < begin) continue;
+      const float top = peak[i] > s.peak[i] ? peak[i] : s.peak[i];
+      const float keep = exp_one(peak[i] - top);
+      const float take = exp_one(s.peak[i] - top);
+      peak[i] = top;
+      total[i] = total[i] * keep + s.total[i] * take;
+      for (size_t d = 0; d < s.dim; d += 16) {
+        float* sum = s.sum + i * s.dim + d;
+        store(sum, fma(load(sum), splat(keep), mul(load(s.span + i * s.dim + d), splat(take))));
+      }
+    }
+  }
+  for (int32_t i = 0; i < t.pair_count; ++i) {
+    const int32_t pair = t.pair_begin + i;
+    const size_t head = static_cast<size_t>(t.kv_head) * t.group + pair % t.group;
+    float* out = t.out + (pair / t.group) * t.stride_out + head * t.head_dim;
+    for (int32_t d = 0; d < t.head_dim; ++d) out[d] = s.sum[i * s.dim + d] / total[i];
+  }
+}
+
+inline void attention(const AttentionTile& t) {
+  switch (t.dtype) {
+    case KvDtype::kF32:
+      attend<float>(t);
+      break;
+    case KvDtype::kF16:
+      attend<F16>(t);
+      break;
+    case KvDtype::kBF16:
+      attend<BF16>(t);
+      break;
+    case KvDtype::kFp8Static:
+    case KvDtype::kFp8Inline:
+      break;  // refused before any kernel runs (ops/attention.h)
+  }
+}
+
+}  // namespace
+}  // namespace tandem::ops::cpu

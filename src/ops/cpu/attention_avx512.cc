@@ -1,0 +1,12 @@
+// The simd header must come first: the shared bodies are written in its types.
+// clang-format off
+#include "ops/cpu/simd_avx512.h"
+#include "ops/cpu/attention.inl.h"
+// clang-format on
+#include "ops/cpu/avx512.h"
+
+namespace tandem::ops::cpu {
+
+void attention_avx512(const AttentionTile& tile) { attention(tile); }
+
+}  // namespace tandem::ops::cpu

@@ -1,0 +1,109 @@
+// The normative attention: for each (row, query head) pair, spans of kSpanTokens positions; in each
+// span scores, their maximum, exponentials and the weighted sum of values; then a merge into the
+// running result.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "ops/cpu/scalar.h"
+#include "ops/page_trait.h"
+
+namespace tandem::ops::cpu {
+namespace {
+
+struct Running {
+  float peak = -std::numeric_limits<float>::infinity();
+  float total = 0;
+};
+
+template <KvDtype kDtype>
+float element(const std::byte* plane, size_t index) {
+  typename PageTrait<kDtype>::Element value;
+  std::memcpy(&value, plane + index * sizeof(value), sizeof(value));
+  return PageTrait<kDtype>::load(value, 1.0F);
+}
+
+const std::byte* page_of(const AttentionTile& t, int32_t position) {
+  return t.page_base + static_cast<size_t>(t.page_ids[position / t.block_tokens]) * t.page_stride;
+}
+
+// Scores, maximum and exponentials of positions [begin, end); returns {maximum, sum}.
+template <KvDtype kDtype>
+Running score_span(const AttentionTile& t, const float* q, int32_t begin, int32_t end,
+                   float* scores) {
+  Running span;
+  for (int32_t position = begin; position < end; ++position) {
+    const std::byte* keys = page_of(t, position) + t.k_offset;
+    float score = 0;
+    for (int32_t d = 0; d < t.head_dim; ++d) {
+      const size_t index = static_cast<size_t>(d) * t.block_tokens + position % t.block_tokens;
+      score += q[d] * element<kDtype>(keys, index);
+    }
+    scores[position - begin] = score;
+    span.peak = std::max(span.peak, score);
+  }
+  for (int32_t i = 0; i < end - begin; ++i) {
+    scores[i] = exp_scalar(scores[i] - span.peak);
+    span.total += scores[i];
+  }
+  return span;
+}
+
+template <KvDtype kDtype>
+void attend_pair(const AttentionTile& t, int32_t pair) {
+  const int32_t row = pair / t.group;
+  const int32_t head = t.kv_head * t.group + pair % t.group;
+  const int32_t end = t.first_position + row + 1;
+  float* q = t.scratch;
+  float* scores = q + t.head_dim;
+  float* span_out = scores + kSpanTokens;
+  float* out = t.out + row * t.stride_out + static_cast<size_t>(head) * t.head_dim;
+  const float* query = t.q + row * t.stride_q + static_cast<size_t>(head) * t.head_dim;
+  for (int32_t d = 0; d < t.head_dim; ++d) q[d] = query[d] * t.scale;
+
+  Running running;
+  std::fill_n(out, t.head_dim, 0.0F);
+  for (int32_t begin = 0; begin < end; begin += kSpanTokens) {
+    const int32_t stop = std::min(end, begin + kSpanTokens);
+    const Running span = score_span<kDtype>(t, q, begin, stop, scores);
+    std::fill_n(span_out, t.head_dim, 0.0F);
+    for (int32_t position = begin; position < stop; ++position) {
+      const std::byte* values = page_of(t, position) + t.v_offset;
+      const size_t base = static_cast<size_t>(position % t.block_tokens) * t.head_dim;
+      for (int32_t d = 0; d < t.head_dim; ++d)
+        span_out[d] += scores[position - begin] * element<kDtype>(values, base + d);
+    }
+    const float peak = std::max(running.peak, span.peak);
+    const float keep = exp_scalar(running.peak - peak);
+    const float take = exp_scalar(span.peak - peak);
+    running = {peak, running.total * keep + span.total * take};
+    for (int32_t d = 0; d < t.head_dim; ++d) out[d] = out[d] * keep + span_out[d] * take;
+  }
+  for (int32_t d = 0; d < t.head_dim; ++d) out[d] /= running.total;
+}
+
+template <KvDtype kDtype>
+void attend(const AttentionTile& t) {
+  for (int32_t i = 0; i < t.pair_count; ++i) attend_pair<kDtype>(t, t.pair_begin + i);
+}
+
+}  // namespace
+
+void attention_scalar(const AttentionTile& tile) {
+  switch (tile.dtype) {
+    case KvDtype::kF32:
+      attend<KvDtype::kF32>(tile);
+      break;
+    case KvDtype::kF16:
+      attend<KvDtype::kF16>(tile);
+      break;
+    case KvDtype::kBF16:
+      attend<KvDtype::kBF16>(tile);
+      break;
+    case KvDtype::kFp8Static:
+    case KvDtype::kFp8Inline:
+      break;  // refused before any kernel runs (ops/attention.h)
+  }
+}
+
+}  // namespace tandem::ops::cpu

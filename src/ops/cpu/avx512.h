@@ -1,0 +1,19 @@
+// The Avx512 kernels, one per entry of Kernels. Call them only through the table that dispatch.h
+// chooses.
+#pragma once
+
+#include "ops/cpu/kernels.h"
+
+namespace tandem::ops::cpu {
+
+void linear_f32_avx512(const LinearF32& params);
+void linear_i8_avx512(const LinearI8& params);
+void quantize_row_avx512(const float* x, int32_t columns, ActivationBlock* out);
+void rms_norm_avx512(const float* x, const float* weight, int32_t columns, float epsilon,
+                     float* out);
+void rope_avx512(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const float* cos_sin);
+void silu_mul_avx512(const float* gate, const float* up, int32_t columns, float* out);
+void add_avx512(const float* x, int32_t columns, float* in_out);
+void attention_avx512(const AttentionTile& tile);
+
+}  // namespace tandem::ops::cpu

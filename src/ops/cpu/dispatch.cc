@@ -1,0 +1,108 @@
+#include "ops/cpu/dispatch.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "ops/cpu/avx2.h"
+#include "ops/cpu/avx512.h"
+#include "ops/cpu/scalar.h"
+
+namespace tandem::ops::cpu {
+namespace {
+
+constexpr Kernels kScalarKernels = {
+    .isa = Isa::kScalar,
+    .name = "scalar",
+    .linear_f32 = linear_f32_scalar,
+    .linear_i8 = linear_i8_scalar,
+    .quantize_row = quantize_row_scalar,
+    .rms_norm = rms_norm_scalar,
+    .rope = rope_scalar,
+    .silu_mul = silu_mul_scalar,
+    .add = add_scalar,
+    .attention = attention_scalar,
+};
+
+constexpr Kernels kAvx2Kernels = {
+    .isa = Isa::kAvx2,
+    .name = "avx2",
+    .linear_f32 = linear_f32_avx2,
+    .linear_i8 = linear_i8_avx2,
+    .quantize_row = quantize_row_avx2,
+    .rms_norm = rms_norm_avx2,
+    .rope = rope_avx2,
+    .silu_mul = silu_mul_avx2,
+    .add = add_avx2,
+    .attention = attention_avx2,
+};
+
+constexpr Kernels kAvx512Kernels = {
+    .isa = Isa::kAvx512,
+    .name = "avx512",
+    .linear_f32 = linear_f32_avx512,
+    .linear_i8 = linear_i8_avx512,
+    .quantize_row = quantize_row_avx512,
+    .rms_norm = rms_norm_avx512,
+    .rope = rope_avx512,
+    .silu_mul = silu_mul_avx512,
+    .add = add_avx512,
+    .attention = attention_avx512,
+};
+
+}  // namespace
+
+std::string_view isa_name(Isa isa) { return kernels_for(isa).name; }
+
+Isa machine_isa() {
+  // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
+  // The AVX-512 files are compiled for all of these, so the machine must have all of them.
+  static const Isa isa = [] {
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                      __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
+                      __builtin_cpu_supports("bmi2");
+    const bool avx512 =
+        avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16") &&
+        __builtin_cpu_supports("avx512vbmi");
+    return avx512 ? Isa::kAvx512 : avx2 ? Isa::kAvx2 : Isa::kScalar;
+  }();
+  return isa;
+}
+
+const Kernels& kernels_for(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return kAvx512Kernels;
+    case Isa::kAvx2:
+      return kAvx2Kernels;
+    case Isa::kScalar:
+      break;
+  }
+  return kScalarKernels;
+}
+
+Result<const Kernels*> select_kernels() {
+  const char* requested = std::getenv("TANDEM_ISA");
+  return select_kernels(requested == nullptr ? "" : requested);
+}
+
+Result<const Kernels*> select_kernels(std::string_view requested) {
+  if (requested.empty()) return &kernels_for(machine_isa());
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (requested != isa_name(isa)) continue;
+    if (isa > machine_isa()) {
+      return make_error(400, "unsupported_isa",
+                        "TANDEM_ISA asks for " + std::string(requested) +
+                            ", but this machine's highest level is " +
+                            std::string(isa_name(machine_isa())));
+    }
+    return &kernels_for(isa);
+  }
+  return make_error(
+      400, "unsupported_isa",
+      "TANDEM_ISA is \"" + std::string(requested) + "\"; it must be scalar, avx2 or avx512");
+}
+
+}  // namespace tandem::ops::cpu

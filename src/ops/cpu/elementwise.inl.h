@@ -1,0 +1,107 @@
+// Row-wise kernels over sixteen lanes. Included after the simd header.
+#pragma once
+
+#include "ops/cpu/exp_constants.h"
+#include "ops/cpu/kernels.h"
+
+namespace tandem::ops::cpu {
+namespace {
+
+inline Vec exp_vec(Vec x) {
+  namespace c = exp_constants;
+  const Vec bounded = max(splat(c::kLowest), min(splat(c::kHighest), x));  // this order keeps NaN
+  const Vec n = round_nearest(mul(bounded, splat(c::kLog2E)));
+  const Vec r = fnma(n, splat(c::kLn2Low), fnma(n, splat(c::kLn2High), bounded));
+  Vec p = fma(splat(c::kC6), r, splat(c::kC5));
+  p = fma(p, r, splat(c::kC4));
+  p = fma(p, r, splat(c::kC3));
+  p = fma(p, r, splat(c::kC2));
+  p = fma(p, r, splat(1.0F));
+  p = fma(p, r, splat(1.0F));
+  return keep_at_least(scale_by_power(p, n), x, splat(c::kLowest));
+}
+
+inline float exp_one(float x) {
+  alignas(64) float lanes[16];
+  store(lanes, exp_vec(splat(x)));
+  return lanes[0];
+}
+
+inline void quantize_row(const float* x, int32_t columns, ActivationBlock* out) {
+  const IntVec magnitude = splat_i32(0x7FFFFFFF);
+  for (int32_t block = 0; block < columns / 32; ++block, x += 32, ++out) {
+    const Vec a = load(x);
+    const Vec b = load(x + 16);
+    // Magnitudes compare as integers, and there NaN is largest, so it cannot hide.
+    const int32_t peak_bits =
+        max_lanes(max_i32(bit_and(bits_of(a), magnitude), bit_and(bits_of(b), magnitude)));
+    const bool finite = peak_bits < 0x7F800000;
+    const float peak = finite ? __builtin_bit_cast(float, peak_bits) : 0.0F;
+    const float scale = peak > 0x1p-120F ? 127.0F / peak : 0.0F;
+    IntVec qa = splat_i32(0);
+    IntVec qb = splat_i32(0);
+    if (finite) {
+      qa = to_int(mul(a, splat(scale)));
+      qb = to_int(mul(b, splat(scale)));
+    }
+    store_i8(out->q, qa);
+    store_i8(out->q + 16, qb);
+    const int32_t sum = sum_lanes(add_i32(qa, qb));
+    out->d = finite ? peak * (1.0F / 127.0F) : __builtin_nanf("");
+    out->d_times_sum = out->d * static_cast<float>(sum);
+    out->minus_8_sum = -8 * sum;
+    out->minus_128_sum = -128 * sum;
+  }
+}
+
+inline void rms_norm(const float* x, const float* weight, int32_t columns, float epsilon,
+                     float* out) {
+  Vec squares = zero();
+  int32_t i = 0;
+  for (; i + 16 <= columns; i += 16) squares = fma(load(x + i), load(x + i), squares);
+  if (i < columns) {
+    const Vec tail = load_partial(x + i, columns - i);
+    squares = fma(tail, tail, squares);
+  }
+  const float mean = sum_lanes(squares) / static_cast<float>(columns);
+  const float scale = 1.0F / __builtin_sqrtf(mean + epsilon);
+  const Vec wide = splat(scale);
+  for (i = 0; i + 16 <= columns; i += 16)
+    store(out + i, mul(mul(load(x + i), wide), load(weight + i)));
+  for (; i < columns; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+inline void rope(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const float* cos_sin) {
+  for (int32_t head = 0; head < heads; ++head, x += head_dim) {
+    int32_t i = 0;
+    for (; i + 8 <= pairs; i += 8)
+      store(x + 2 * i, rotate_pairs(load(x + 2 * i), load(cos_sin + 2 * i)));
+    for (; i < pairs; ++i) {
+      const float a = x[2 * i];
+      const float b = x[2 * i + 1];
+      x[2 * i] = a * cos_sin[2 * i] - b * cos_sin[2 * i + 1];
+      x[2 * i + 1] = a * cos_sin[2 * i + 1] + b * cos_sin[2 * i];
+    }
+  }
+}
+
+inline Vec silu(Vec gate) { return div(gate, add(splat(1.0F), exp_vec(sub(zero(), gate)))); }
+
+inline void silu_mul(const float* gate, const float* up, int32_t columns, float* out) {
+  int32_t i = 0;
+  for (; i + 16 <= columns; i += 16) store(out + i, mul(silu(load(gate + i)), load(up + i)));
+  if (i < columns) {
+    alignas(64) float lanes[16];
+    store(lanes, mul(silu(load_partial(gate + i, columns - i)), load_partial(up + i, columns - i)));
+    for (int32_t j = i; j < columns; ++j) out[j] = lanes[j - i];
+  }
+}
+
+inline void add_rows(const float* x, int32_t columns, float* in_out) {
+  int32_t i = 0;
+  for (; i + 16 <= columns; i += 16) store(in_out + i, add(load(in_out + i), load(x + i)));
+  for (; i < columns; ++i) in_out[i] += x[i];
+}
+
+}  // namespace
+}  // namespace tandem::ops::cpu

@@ -1,0 +1,120 @@
+// The CPU kernels: one table of functions per instruction set, chosen once (dispatch.h).
+//
+// Every kernel obeys the same rules. It allocates nothing and throws nothing. For one instruction
+// set the bits of a row's result depend only on that row's inputs: reductions run in a fixed order
+// that does not know how many other rows there are or which thread runs. Between instruction sets
+// the order may differ.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "ops/packed_matrix.h"
+#include "ops/page_layout.h"
+
+namespace tandem::ops::cpu {
+
+enum class Isa : uint8_t { kScalar = 0, kAvx2 = 1, kAvx512 = 2 };
+
+// Bumped whenever a kernel's bits change: it is part of the name of the numeric path.
+inline constexpr int kKernelVersion = 1;
+
+// 32 activations as int8 with one scale. `sum` terms are precomputed so that kernels can keep codes
+// unsigned: a weight is d * (code - zero), and the zero's share of a block's dot product is -zero *
+// sum(q).
+struct alignas(16) ActivationBlock {
+  int8_t q[32];
+  float d;              // value = d * q; NaN when any of the 32 inputs was not finite
+  float d_times_sum;    // d * sum(q)
+  int32_t minus_8_sum;  // -8 * sum(q)
+  int32_t minus_128_sum;
+};
+static_assert(sizeof(ActivationBlock) == 48);
+
+struct LinearF32 {
+  PackedView weights;
+  int32_t group_begin = 0;
+  int32_t group_end = 0;
+  const float* x = nullptr;  // [rows][stride_x], `weights.columns` values used
+  size_t stride_x = 0;
+  int32_t rows = 0;
+  float* out = nullptr;  // [rows][stride_out], only the groups' columns written
+  size_t stride_out = 0;
+  float* panel = nullptr;  // scratch of kPanelFloats, 64-byte aligned
+};
+
+struct LinearI8 {
+  PackedView weights;  // Q8_0, Q4_0 or Q4_1
+  int32_t group_begin = 0;
+  int32_t group_end = 0;
+  const ActivationBlock* x = nullptr;  // [rows][stride_x], `weights.columns / 32` blocks used
+  size_t stride_x = 0;                 // blocks
+  int32_t rows = 0;
+  float* out = nullptr;
+  size_t stride_out = 0;
+};
+
+inline constexpr int32_t kPanelDepth = 256;  // 16 KiB of float32: half of a small L1
+inline constexpr size_t kPanelFloats = static_cast<size_t>(kPanelDepth) * kGroupRows;
+inline constexpr int32_t kRowBlock = 64;  // rows that share one decoded panel
+
+// One tile of attention: `pair_count` (row, query head) pairs of one sequence that share a KV head.
+// Pair i of the sequence is row i / group and head kv_head * group + i % group.
+struct AttentionTile {
+  // K of page p starts at page_base + p * page_stride + k_offset. Plain numbers rather than a
+  // PageArenaView: calling inline functions of shared headers from an AVX file could make the
+  // linker keep an AVX copy for everybody.
+  const std::byte* page_base = nullptr;
+  size_t page_stride = 0;
+  size_t k_offset = 0;
+  size_t v_offset = 0;
+  KvDtype dtype = KvDtype::kF32;
+  int32_t head_dim = 0;
+  int32_t block_tokens = 16;
+  const int32_t* page_ids = nullptr;
+  int32_t kv_head = 0;
+  int32_t group = 1;           // query heads per KV head
+  int32_t first_position = 0;  // of the sequence's first row in this pass
+  int32_t pair_begin = 0;
+  int32_t pair_count = 0;    // at most kTilePairs
+  const float* q = nullptr;  // the sequence's first row, [row][heads * head_dim]
+  size_t stride_q = 0;
+  float* out = nullptr;  // like q
+  size_t stride_out = 0;
+  float scale = 1;
+  float* scratch = nullptr;  // attention_scratch_floats(head_dim), 64-byte aligned
+};
+
+inline constexpr int32_t kTilePairs = 32;
+// Softmax runs over spans of this many positions, aligned to multiples of it; spans are merged in
+// order. The split is a constant so that a row's bits depend on its position only, whoever computes
+// which span.
+inline constexpr int32_t kSpanTokens = 256;
+
+constexpr size_t round_up_16(size_t value) { return (value + 15) / 16 * 16; }
+// Queries, one span's scores, the span's and the running accumulators, one panel.
+constexpr size_t attention_scratch_floats(int32_t head_dim) {
+  const size_t dim = round_up_16(static_cast<size_t>(head_dim));
+  const size_t depth = dim > kSpanTokens ? dim : static_cast<size_t>(kSpanTokens);
+  return kTilePairs * (3 * dim + kSpanTokens) + depth * 16 + 2 * kTilePairs;
+}
+
+struct Kernels {
+  Isa isa = Isa::kScalar;
+  const char* name = "scalar";
+
+  void (*linear_f32)(const LinearF32& params);
+  void (*linear_i8)(const LinearI8& params);
+  // `columns` is a multiple of 32.
+  void (*quantize_row)(const float* x, int32_t columns, ActivationBlock* out);
+  void (*rms_norm)(const float* x, const float* weight, int32_t columns, float epsilon, float* out);
+  // Rotates adjacent pairs (2i, 2i+1), i < pairs, of each head. cos_sin: [pairs]{cos, sin}.
+  void (*rope)(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const float* cos_sin);
+  void (*silu_mul)(const float* gate, const float* up, int32_t columns, float* out);
+  void (*add)(const float* x, int32_t columns, float* in_out);
+  // Pages of F32, F16 or BF16.
+  void (*attention)(const AttentionTile& tile);
+};
+
+}  // namespace tandem::ops::cpu

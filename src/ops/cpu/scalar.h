@@ -1,0 +1,19 @@
+// The normative kernels, one per entry of Kernels.
+#pragma once
+
+#include "ops/cpu/kernels.h"
+
+namespace tandem::ops::cpu {
+
+void linear_f32_scalar(const LinearF32& params);
+void linear_i8_scalar(const LinearI8& params);
+void quantize_row_scalar(const float* x, int32_t columns, ActivationBlock* out);
+void rms_norm_scalar(const float* x, const float* weight, int32_t columns, float epsilon,
+                     float* out);
+void rope_scalar(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const float* cos_sin);
+void silu_mul_scalar(const float* gate, const float* up, int32_t columns, float* out);
+void add_scalar(const float* x, int32_t columns, float* in_out);
+void attention_scalar(const AttentionTile& tile);
+float exp_scalar(float x);
+
+}  // namespace tandem::ops::cpu

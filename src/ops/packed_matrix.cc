@@ -1,0 +1,197 @@
+#include "ops/packed_matrix.h"
+
+#include <cassert>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include <sys/mman.h>
+
+namespace tandem::ops {
+namespace {
+
+using weights::BlockQ4_0;
+using weights::BlockQ4_1;
+using weights::BlockQ6K;
+using weights::BlockQ8_0;
+using weights::Format;
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Bytes of scales and of codes that one block of 16 rows takes.
+struct BlockShape {
+  size_t scales = 0;
+  size_t codes = 0;
+};
+BlockShape block_shape(Format format) {
+  switch (format) {
+    case Format::kF32:
+      return {0, 4 * 16};
+    case Format::kF16:
+    case Format::kBF16:
+      return {0, 2 * 16};
+    case Format::kQ8_0:
+      return {2 * 16, 32 * 16};
+    case Format::kQ4_0:
+      return {2 * 16, 16 * 16};
+    case Format::kQ4_1:
+      return {4 * 16, 16 * 16};
+    case Format::kQ6_K:
+      return {2 * 16 + 16 * 16, 192 * 16};
+  }
+  return {};
+}
+
+template <typename T>
+T load(const std::byte* row, size_t index) {
+  T value;
+  std::memcpy(&value, row + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <typename Element>
+void pack_plain(const std::byte* row, int32_t columns, int lane, std::byte* codes) {
+  for (int32_t k = 0; k < columns; ++k) {
+    std::memcpy(codes + (static_cast<size_t>(k) * kGroupRows + lane) * sizeof(Element),
+                row + k * sizeof(Element), sizeof(Element));
+  }
+}
+
+void put_scale(std::byte* scales, size_t index, uint16_t value) {
+  std::memcpy(scales + index * sizeof(value), &value, sizeof(value));
+}
+
+void pack_q8_0(const std::byte* row, int32_t blocks, int lane, std::byte* scales,
+               std::byte* codes) {
+  for (int32_t i = 0; i < blocks; ++i) {
+    const auto block = load<BlockQ8_0>(row, i);
+    put_scale(scales, static_cast<size_t>(i) * 16 + lane, block.d);
+    std::byte* out = codes + static_cast<size_t>(i) * 512;
+    for (int k = 0; k < 32; ++k)
+      out[(k / 4) * 64 + lane * 4 + k % 4] = static_cast<std::byte>(block.q[k] + 128);
+  }
+}
+
+void pack_nibbles(const uint8_t* q, int lane, std::byte* out) {
+  for (int k = 0; k < 16; ++k) out[(k / 4) * 64 + lane * 4 + k % 4] = static_cast<std::byte>(q[k]);
+}
+
+void pack_q4_0(const std::byte* row, int32_t blocks, int lane, std::byte* scales,
+               std::byte* codes) {
+  for (int32_t i = 0; i < blocks; ++i) {
+    const auto block = load<BlockQ4_0>(row, i);
+    put_scale(scales, static_cast<size_t>(i) * 16 + lane, block.d);
+    pack_nibbles(block.q, lane, codes + static_cast<size_t>(i) * 256);
+  }
+}
+
+void pack_q4_1(const std::byte* row, int32_t blocks, int lane, std::byte* scales,
+               std::byte* codes) {
+  for (int32_t i = 0; i < blocks; ++i) {
+    const auto block = load<BlockQ4_1>(row, i);
+    put_scale(scales, static_cast<size_t>(i) * 32 + lane, block.d);
+    put_scale(scales, static_cast<size_t>(i) * 32 + 16 + lane, block.m);
+    pack_nibbles(block.q, lane, codes + static_cast<size_t>(i) * 256);
+  }
+}
+
+void pack_q6_k(const std::byte* row, int32_t blocks, int lane, std::byte* scales,
+               std::byte* codes) {
+  for (int32_t i = 0; i < blocks; ++i) {
+    const auto block = load<BlockQ6K>(row, i);
+    std::byte* scale = scales + static_cast<size_t>(i) * 288;
+    put_scale(scale, lane, block.d);
+    for (int s = 0; s < 16; ++s) {
+      scale[32 + s * 16 + lane] = static_cast<std::byte>(block.scale[s]);
+      std::byte* low = codes + (static_cast<size_t>(i) * 16 + s) * 192;
+      std::byte* high = low + 128;
+      for (int k = 0; k < 16; ++k) {
+        const int code = weights::q6k_code(block, s * 16 + k);
+        low[(k % 8) * 16 + lane] |= static_cast<std::byte>((code & 15) << (k / 8 * 4));
+        high[(k % 4) * 16 + lane] |= static_cast<std::byte>((code >> 4) << (k / 4 * 2));
+      }
+    }
+  }
+}
+
+void pack_row(const PackedView& view, const std::byte* row, int lane, std::byte* group) {
+  std::byte* codes = group + view.code_offset;
+  const int32_t blocks = view.columns / weights::block_values(view.format);
+  switch (view.format) {
+    case Format::kF32:
+      pack_plain<float>(row, view.columns, lane, codes);
+      break;
+    case Format::kF16:
+    case Format::kBF16:
+      pack_plain<uint16_t>(row, view.columns, lane, codes);
+      break;
+    case Format::kQ8_0:
+      pack_q8_0(row, blocks, lane, group, codes);
+      break;
+    case Format::kQ4_0:
+      pack_q4_0(row, blocks, lane, group, codes);
+      break;
+    case Format::kQ4_1:
+      pack_q4_1(row, blocks, lane, group, codes);
+      break;
+    case Format::kQ6_K:
+      pack_q6_k(row, blocks, lane, group, codes);
+      break;
+  }
+}
+
+}  // namespace
+
+void FreeAligned::operator()(std::byte* data) const { std::free(data); }
+
+AlignedBytes allocate_aligned(size_t bytes) {
+  const bool huge = bytes >= kHugePage;
+  const size_t alignment = huge ? kHugePage : 64;
+  const size_t size = round_up(bytes == 0 ? 1 : bytes, alignment);
+  auto* data = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
+  if (data == nullptr) return nullptr;
+  if (huge) ::madvise(data, size, MADV_HUGEPAGE);
+  std::memset(data, 0, size);
+  return AlignedBytes(data);
+}
+
+Result<PackedMatrix> PackedMatrix::pack(Format format, int32_t rows, int32_t columns,
+                                        std::span<const std::byte> data,
+                                        device::ComputeThreads& threads) {
+  const size_t row_size = weights::row_bytes(format, columns);
+  assert(columns % weights::block_values(format) == 0);
+  assert(data.size() == row_size * static_cast<size_t>(rows));
+  PackedMatrix matrix;
+  PackedView& view = matrix.view_;
+  view.format = format;
+  view.rows = rows;
+  view.columns = columns;
+  view.groups = (rows + kGroupRows - 1) / kGroupRows;
+  const auto blocks = static_cast<size_t>(columns / weights::block_values(format));
+  const BlockShape shape = block_shape(format);
+  view.code_offset = round_up(blocks * shape.scales, 64);
+  view.group_bytes = view.code_offset + round_up(blocks * shape.codes, 64);
+  matrix.storage_ = allocate_aligned(matrix.bytes());
+  if (!matrix.storage_) {
+    return make_error(
+        500, "out_of_memory",
+        "no memory for " + std::to_string(matrix.bytes()) + " bytes of packed weights");
+  }
+  view.data = matrix.storage_.get();
+  std::byte* base = matrix.storage_.get();
+  threads.parallel([&](int index, int count) {
+    const device::WorkRange range = device::split_work(view.groups, index, count);
+    for (int32_t group = range.begin; group < range.end; ++group) {
+      for (int lane = 0; lane < kGroupRows && group * kGroupRows + lane < rows; ++lane) {
+        const size_t row = static_cast<size_t>(group) * kGroupRows + lane;
+        pack_row(view, data.data() + row * row_size, lane,
+                 base + static_cast<size_t>(group) * view.group_bytes);
+      }
+    }
+  });
+  return matrix;
+}
+
+}  // namespace tandem::ops

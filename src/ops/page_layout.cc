@@ -1,0 +1,21 @@
+#include "ops/page_layout.h"
+
+namespace tandem::ops {
+
+std::string_view kv_dtype_name(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kF32:
+      return "f32";
+    case KvDtype::kF16:
+      return "f16";
+    case KvDtype::kBF16:
+      return "bf16";
+    case KvDtype::kFp8Static:
+      return "fp8-static";
+    case KvDtype::kFp8Inline:
+      return "fp8-inline";
+  }
+  return "?";
+}
+
+}  // namespace tandem::ops
