@@ -1,0 +1,49 @@
+#include "text/detokenizer.h"
+
+#include "text/unicode.h"
+
+namespace tandem::text {
+
+namespace {
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+}
+
+void Utf8Stream::push(std::string_view bytes, std::string& out) {
+  std::string joined;
+  if (!pending_.empty()) {
+    joined = std::move(pending_);
+    joined.append(bytes);
+    bytes = joined;
+  }
+  pending_.clear();
+  while (!bytes.empty()) {
+    const Utf8Scan scan = scan_utf8(bytes);
+    if (scan.state == Utf8Prefix::kIncomplete) {
+      pending_.assign(bytes);
+      return;
+    }
+    out.append(scan.state == Utf8Prefix::kComplete ? bytes.substr(0, scan.size) : kReplacement);
+    bytes.remove_prefix(scan.size);
+  }
+}
+
+void Utf8Stream::finish(std::string& out) {
+  if (!pending_.empty()) out.append(kReplacement);
+  pending_.clear();
+}
+
+std::string Detokenizer::push(int32_t token) {
+  std::string out;
+  if (keep_special_ || !tokenizer_->is_control(token)) {
+    stream_.push(tokenizer_->token_bytes(token), out);
+  }
+  return out;
+}
+
+std::string Detokenizer::finish() {
+  std::string out;
+  stream_.finish(out);
+  return out;
+}
+
+}  // namespace tandem::text

@@ -1,0 +1,35 @@
+// Finds the spellings of special tokens in text: leftmost, then longest, through a byte trie.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace tandem::text {
+
+class SpecialMatcher {
+ public:
+  struct Match {
+    size_t begin = std::string_view::npos;  // npos: none
+    size_t end = 0;
+    int32_t token = -1;
+  };
+
+  SpecialMatcher() { nodes_.emplace_back(); }
+  // Empty spellings are ignored; of equal ones the first added wins.
+  void add(std::string_view spelling, int32_t token);
+  // First match at or after `from`. O(length of text times the longest spelling).
+  Match find(std::string_view text, size_t from) const;
+
+ private:
+  struct Node {
+    int32_t token = -1;
+    std::vector<std::pair<char, uint32_t>> next;
+  };
+  std::array<bool, 256> first_{};
+  std::vector<Node> nodes_;
+};
+
+}  // namespace tandem::text

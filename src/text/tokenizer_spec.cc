@@ -1,0 +1,161 @@
+#include "text/tokenizer_spec.h"
+
+#include <cmath>
+#include <limits>
+
+namespace tandem::text {
+
+namespace {
+
+constexpr size_t kMaxTokens = 1 << 21;
+constexpr size_t kMaxMerges = 1 << 22;
+constexpr size_t kMaxTemplateBytes = 1 << 20;
+
+tl::unexpected<Error> bad(const std::string& key, const std::string& what) {
+  return make_error(400, "invalid_tokenizer", "tokenizer field \"" + key + "\" " + what, "/" + key);
+}
+
+Status read_string(const JsonValue& json, const char* key, size_t limit, std::string& out) {
+  const JsonValue* value = json.find(key);
+  if (value == nullptr) return {};
+  if (!value->is_string() || value->as_string().size() > limit) {
+    return bad(key, "must be a string of at most " + std::to_string(limit) + " bytes");
+  }
+  out = value->as_string();
+  return {};
+}
+
+Status read_strings(const JsonValue& json, const char* key, size_t limit,
+                    std::vector<std::string>& out) {
+  const JsonValue* value = json.find(key);
+  if (value == nullptr) return {};
+  if (!value->is_array() || value->items().size() > limit) {
+    return bad(key, "must be an array of at most " + std::to_string(limit) + " strings");
+  }
+  out.reserve(value->items().size());
+  for (const JsonValue& item : value->items()) {
+    if (!item.is_string()) return bad(key, "must hold only strings");
+    out.push_back(item.as_string());
+  }
+  return {};
+}
+
+Status read_integers(const JsonValue& json, const char* key, size_t limit, int64_t low,
+                     int64_t high, std::vector<int32_t>& out) {
+  const JsonValue* value = json.find(key);
+  if (value == nullptr) return {};
+  if (!value->is_array() || value->items().size() > limit) {
+    return bad(key, "must be an array of at most " + std::to_string(limit) + " integers");
+  }
+  out.reserve(value->items().size());
+  for (const JsonValue& item : value->items()) {
+    const auto number = item.as_integer();
+    if (!number || *number < low || *number > high) return bad(key, "holds a number out of range");
+    out.push_back(static_cast<int32_t>(*number));
+  }
+  return {};
+}
+
+Status read_id(const JsonValue& json, const char* key, size_t vocab, int32_t& out) {
+  const JsonValue* value = json.find(key);
+  if (value == nullptr || value->is_null()) return {};
+  const auto number = value->as_integer();
+  if (!number || *number < -1 || *number >= static_cast<int64_t>(vocab)) {
+    return bad(key, "is not a token of the vocabulary");
+  }
+  out = static_cast<int32_t>(*number);
+  return {};
+}
+
+Status read_flag(const JsonValue& json, const char* key, bool& out) {
+  const JsonValue* value = json.find(key);
+  if (value == nullptr) return {};
+  if (!value->is_bool()) return bad(key, "must be true or false");
+  out = value->as_bool();
+  return {};
+}
+
+Status read_scores(const JsonValue& json, size_t vocab, std::vector<float>& out) {
+  const JsonValue* value = json.find("scores");
+  if (value == nullptr) return {};
+  if (!value->is_array() || (!value->items().empty() && value->items().size() != vocab)) {
+    return bad("scores", "must be an array with one number per token");
+  }
+  out.reserve(value->items().size());
+  for (const JsonValue& item : value->items()) {
+    const auto number = item.as_double();
+    if (!number || !std::isfinite(*number) ||
+        std::abs(*number) > static_cast<double>(std::numeric_limits<float>::max())) {
+      return bad("scores", "holds something that is not a finite number");
+    }
+    out.push_back(static_cast<float>(*number));
+  }
+  return {};
+}
+
+JsonValue string_array(const std::vector<std::string>& values) {
+  JsonValue::Array array;
+  array.reserve(values.size());
+  for (const std::string& value : values) array.push_back(JsonValue::string(value));
+  return JsonValue::array(std::move(array));
+}
+
+JsonValue integer_array(const std::vector<int32_t>& values) {
+  JsonValue::Array array;
+  array.reserve(values.size());
+  for (const int32_t value : values) array.push_back(JsonValue::integer(value));
+  return JsonValue::array(std::move(array));
+}
+
+}  // namespace
+
+JsonValue tokenizer_spec_to_json(const TokenizerSpec& spec) {
+  JsonValue json = JsonValue::object();
+  json.set("kind", JsonValue::string(spec.kind));
+  json.set("pre", JsonValue::string(spec.pre));
+  json.set("tokens", string_array(spec.tokens));
+  json.set("types", integer_array(spec.types));
+  json.set("merges", string_array(spec.merges));
+  JsonValue::Array scores;
+  for (const float score : spec.scores)
+    scores.push_back(JsonValue::real(static_cast<double>(score)));
+  json.set("scores", JsonValue::array(std::move(scores)));
+  json.set("bos", JsonValue::integer(spec.bos));
+  json.set("eos", JsonValue::integer(spec.eos));
+  json.set("unknown", JsonValue::integer(spec.unknown));
+  json.set("pad", JsonValue::integer(spec.pad));
+  json.set("end_of_generation", integer_array(spec.end_of_generation));
+  json.set("add_bos", JsonValue::boolean(spec.add_bos));
+  json.set("add_eos", JsonValue::boolean(spec.add_eos));
+  json.set("chat_template", JsonValue::string(spec.chat_template));
+  return json;
+}
+
+Result<TokenizerSpec> tokenizer_spec_from_json(const JsonValue& json) {
+  if (!json.is_object()) {
+    return make_error(400, "invalid_tokenizer", "a tokenizer is a JSON object", "");
+  }
+  TokenizerSpec spec;
+  TANDEM_CHECK(read_string(json, "kind", 64, spec.kind));
+  TANDEM_CHECK(read_string(json, "pre", 64, spec.pre));
+  TANDEM_CHECK(read_strings(json, "tokens", kMaxTokens, spec.tokens));
+  const size_t vocab = spec.tokens.size();
+  const auto last = static_cast<int64_t>(vocab) - 1;
+  TANDEM_CHECK(read_integers(json, "types", kMaxTokens, 0, 6, spec.types));
+  if (!spec.types.empty() && spec.types.size() != vocab) {
+    return bad("types", "must have one entry per token, or none");
+  }
+  TANDEM_CHECK(read_strings(json, "merges", kMaxMerges, spec.merges));
+  TANDEM_CHECK(read_scores(json, vocab, spec.scores));
+  TANDEM_CHECK(read_id(json, "bos", vocab, spec.bos));
+  TANDEM_CHECK(read_id(json, "eos", vocab, spec.eos));
+  TANDEM_CHECK(read_id(json, "unknown", vocab, spec.unknown));
+  TANDEM_CHECK(read_id(json, "pad", vocab, spec.pad));
+  TANDEM_CHECK(read_integers(json, "end_of_generation", 1024, 0, last, spec.end_of_generation));
+  TANDEM_CHECK(read_flag(json, "add_bos", spec.add_bos));
+  TANDEM_CHECK(read_flag(json, "add_eos", spec.add_eos));
+  TANDEM_CHECK(read_string(json, "chat_template", kMaxTemplateBytes, spec.chat_template));
+  return spec;
+}
+
+}  // namespace tandem::text
