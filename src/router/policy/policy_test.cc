@@ -1,0 +1,206 @@
+#include "router/policy/policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <gtest/gtest.h>
+
+namespace tandem::router {
+namespace {
+
+WorkerSnapshot worker(WorkerId id, WorkerRole role) {
+  WorkerSnapshot made;
+  made.id = id;
+  made.role = role;
+  made.key = stable_hash("http://worker-" + std::to_string(id));
+  return made;
+}
+
+std::vector<WorkerSnapshot> pools(int prefill, int decode, int unified = 0) {
+  std::vector<WorkerSnapshot> all;
+  for (int i = 0; i < prefill; ++i)
+    all.push_back(worker(static_cast<WorkerId>(all.size()), WorkerRole::kPrefill));
+  for (int i = 0; i < decode; ++i)
+    all.push_back(worker(static_cast<WorkerId>(all.size()), WorkerRole::kDecode));
+  for (int i = 0; i < unified; ++i)
+    all.push_back(worker(static_cast<WorkerId>(all.size()), WorkerRole::kUnified));
+  return all;
+}
+
+PlacementRequest request(int32_t prompt, std::string_view session = "s") {
+  PlacementRequest made;
+  made.prompt_tokens = prompt;
+  made.affinity = stable_hash(session);
+  return made;
+}
+
+TEST(Policy, PairsOnePrefillWithOneDecode) {
+  const auto placement = choose_placement(pools(1, 1), request(500), {});
+  EXPECT_EQ(placement.prefill, 0U);
+  EXPECT_EQ(placement.answer, 1U);
+  EXPECT_FALSE(placement.local_prefill);
+}
+
+TEST(Policy, NeedsBothHalvesOfAPairOrAUnifiedWorker) {
+  EXPECT_FALSE(choose_placement(pools(2, 0), request(500), {}).found());
+  EXPECT_FALSE(choose_placement(pools(0, 2), request(500), {}).found());
+  EXPECT_FALSE(choose_placement({}, request(500), {}).found());
+  EXPECT_TRUE(choose_placement(pools(0, 0, 1), request(500), {}).found());
+}
+
+TEST(Policy, UnavailableAndExcludedWorkersAreNeverChosen) {
+  auto all = pools(2, 2, 1);
+  for (WorkerId a = 0; a < 5; ++a) {
+    for (WorkerId b = 0; b < 5; ++b) {
+      auto some = all;
+      some[a].available = false;
+      auto ask = request(500);
+      ask.excluded = {b};
+      const auto placement = choose_placement(some, ask, {});
+      ASSERT_TRUE(placement.found());
+      for (const WorkerId chosen : {placement.prefill, placement.answer}) {
+        EXPECT_NE(chosen, a);
+        EXPECT_NE(chosen, b);
+      }
+    }
+  }
+}
+
+TEST(Policy, TheExpectedHitOutweighsAffinityButNotALongQueue) {
+  auto all = pools(3, 1);
+  const auto ask = request(4000);
+  const WorkerId home = choose_placement(all, ask, {}).prefill;
+  const WorkerId other = (home + 1) % 3;
+  all[other].prefix_blocks = 200;  // 3200 tokens saved
+  EXPECT_EQ(choose_placement(all, ask, {}).prefill, other);
+  EXPECT_EQ(choose_placement(all, ask, {}).expected_cached, 3200);
+  all[other].queued_tokens = 10000;
+  EXPECT_EQ(choose_placement(all, ask, {}).prefill, home);
+}
+
+TEST(Policy, AFasterWorkerTakesLongerQueues) {
+  auto all = pools(2, 1);
+  all[0].prefill_rate = 10000;
+  all[1].prefill_rate = 1000;
+  all[0].queued_tokens = 8000;
+  EXPECT_EQ(choose_placement(all, request(2000), {}).prefill, 0U);
+  all[0].queued_tokens = 40000;
+  EXPECT_EQ(choose_placement(all, request(2000), {}).prefill, 1U);
+}
+
+TEST(Policy, DecodeGoesToTheLeastCrowdedAndToMemoryHeadroom) {
+  auto all = pools(1, 2);
+  all[1].running = 10;
+  EXPECT_EQ(choose_placement(all, request(100), {}).answer, 2U);
+  all[2].running = 10;
+  all[1].capacity_tokens = all[2].capacity_tokens = 10000;
+  all[2].held_tokens = 9500;
+  all[1].held_tokens = 100;
+  EXPECT_EQ(choose_placement(all, request(100), {}).answer, 1U);
+}
+
+TEST(Policy, AShortTailOnADecodeWorkerThatHoldsThePrefixSkipsPrefill) {
+  auto all = pools(1, 2);
+  all[2].prefix_blocks = 20;  // 320 tokens
+  const auto at_limit = choose_placement(all, request(320 + 256), {});
+  EXPECT_TRUE(at_limit.local_prefill);
+  EXPECT_EQ(at_limit.answer, 2U);
+  EXPECT_EQ(at_limit.prefill, kNoWorker);
+  EXPECT_EQ(at_limit.expected_cached, 320);
+  EXPECT_FALSE(choose_placement(all, request(320 + 257), {}).local_prefill);
+  all[2].prefix_blocks = 0;
+  EXPECT_FALSE(choose_placement(all, request(100), {}).local_prefill)
+      << "short, but nothing is held";
+  all[2].prefix_blocks = 20;
+  all[2].running = 50;
+  EXPECT_FALSE(choose_placement(all, request(400), {}).local_prefill)
+      << "a hot worker is not made hotter";
+  all[2].running = 0;
+  all[2].available = false;
+  EXPECT_FALSE(choose_placement(all, request(400), {}).local_prefill);
+}
+
+TEST(Policy, AWholePromptThatIsHeldStillComputesItsLastToken) {
+  auto all = pools(1, 1);
+  all[0].prefix_blocks = 100;
+  PolicyOptions options;
+  options.local_prefill_tokens = 0;
+  EXPECT_EQ(choose_placement(all, request(160), options).expected_cached, 159);
+}
+
+TEST(Policy, ASessionStaysOnItsWorkerWhilePoolsAreQuiet) {
+  auto all = pools(4, 4);
+  std::map<WorkerId, int> homes;
+  for (int session = 0; session < 200; ++session) {
+    const auto ask = request(800, "session-" + std::to_string(session));
+    const auto first = choose_placement(all, ask, {});
+    auto shuffled = all;
+    std::reverse(shuffled.begin(), shuffled.end());
+    const auto again = choose_placement(shuffled, ask, {});
+    EXPECT_EQ(first.prefill, again.prefill)
+        << "the order in which a router lists workers does not matter";
+    EXPECT_EQ(first.answer, again.answer);
+    ++homes[first.prefill];
+  }
+  ASSERT_EQ(homes.size(), 4U);
+  for (const auto& [id, count] : homes) EXPECT_GT(count, 25) << id;
+}
+
+TEST(Policy, LosingAWorkerMovesOnlyItsSessions) {
+  auto all = pools(4, 1);
+  auto fewer = all;
+  fewer[2].available = false;
+  for (int session = 0; session < 200; ++session) {
+    const auto ask = request(800, "session-" + std::to_string(session));
+    const WorkerId before = choose_placement(all, ask, {}).prefill;
+    const WorkerId after = choose_placement(fewer, ask, {}).prefill;
+    if (before != 2) {
+      EXPECT_EQ(before, after);
+    }
+  }
+}
+
+TEST(Policy, OneHotSessionCannotMeltItsWorker) {
+  auto all = pools(4, 4);
+  for (int i = 0; i < 400; ++i) {
+    const auto placement = choose_placement(all, request(600, "hot"), {});
+    ++all[placement.prefill].running;
+    all[placement.prefill].queued_tokens += 600;
+    ++all[placement.answer].running;
+  }
+  for (const auto& snapshot : all) {
+    EXPECT_GT(snapshot.running, 75) << snapshot.id;
+    EXPECT_LT(snapshot.running, 130) << snapshot.id;
+  }
+}
+
+TEST(Policy, UnifiedAndPairCompeteByCost) {
+  auto all = pools(1, 1, 1);
+  all[2].running = 40;
+  all[2].queued_tokens = 20000;
+  EXPECT_EQ(choose_placement(all, request(500), {}).answer, 1U);
+  all[2] = worker(2, WorkerRole::kUnified);
+  all[0].queued_tokens = 20000;
+  EXPECT_EQ(choose_placement(all, request(500), {}).answer, 2U);
+}
+
+TEST(Policy, ARetryOfDecodePicksAnother) {
+  auto ask = request(500);
+  ask.excluded = {1};
+  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}), 2U);
+  ask.excluded = {1, 2};
+  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}), kNoWorker);
+}
+
+TEST(Policy, HostileNumbersGiveFiniteCosts) {
+  auto all = pools(1, 1);
+  all[0].prefill_rate = 0;
+  all[1].capacity_tokens = 1;
+  const auto placement = choose_placement(all, request(2000000000), {});
+  EXPECT_TRUE(placement.found());
+  EXPECT_TRUE(std::isfinite(placement.seconds));
+}
+
+}  // namespace
+}  // namespace tandem::router
