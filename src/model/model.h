@@ -45,12 +45,15 @@ class Model {
   // The layout this model wants its pages in; `block_tokens` is a multiple of 8.
   virtual ops::PageLayout page_layout(int32_t block_tokens) const = 0;
   virtual ModelMemory memory() const = 0;
-  // Runs `batch` (at most max_rows() rows) and writes logits[i * vocab .. ] for batch.logit_rows[i].
-  // Deterministic and batch-invariant (DESIGN I13): a row's bits depend on its tokens and positions only.
-  // Called from one thread at a time. Non-finite logits are reported by the caller, not here.
-  virtual Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages, std::span<float> logits) = 0;
+  // Runs `batch` (at most max_rows() rows) and writes logits[i * vocab .. ] for
+  // batch.logit_rows[i]. Deterministic and batch-invariant (DESIGN I13): a row's bits depend on its
+  // tokens and positions only. Called from one thread at a time. Non-finite logits are reported by
+  // the caller, not here.
+  virtual Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
+                         std::span<float> logits) = 0;
   virtual int32_t max_rows() const = 0;
-  // Names the numeric path (instruction set, mode, kernel version) for representations: "cpu-avx512-fast-1".
+  // Names the numeric path (instruction set, mode, kernel version) for representations:
+  // "cpu-avx512-fast-1".
   virtual std::string numeric_path() const = 0;
 };
 

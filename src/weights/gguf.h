@@ -94,6 +94,11 @@ class GgufFile {
   Result<std::vector<int64_t>> integers(std::string_view key) const;
   Result<std::vector<float>> reals(std::string_view key) const;
 
+  // See MappedFile::release_resident(); nothing to do for parsed bytes.
+  void release_resident() const {
+    if (file_) file_->release_resident();
+  }
+
   uint64_t file_bytes() const { return bytes_.size(); }
   std::span<const std::byte> bytes() const { return bytes_; }
 

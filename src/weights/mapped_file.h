@@ -23,6 +23,10 @@ class MappedFile {
   // model files are replaced by rename, not rewritten in place.
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
+  // Tells the kernel that this process will not read the bytes soon; they stay valid and come back
+  // from the page cache.
+  void release_resident() const;
+
  private:
   MappedFile(const std::byte* data, size_t size) : data_(data), size_(size) {}
   void reset();

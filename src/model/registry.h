@@ -1,0 +1,35 @@
+// The table of architectures. load_model() reads a file's architecture and hands it to the family
+// that knows it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "model/model.h"
+#include "weights/gguf.h"
+
+namespace tandem::model {
+
+struct ModelOptions {
+  Numerics numerics = Numerics::kFast;
+  int threads = 1;         // compute threads, the caller's included
+  int32_t max_rows = 512;  // rows of one forward pass; sizes the activation buffers
+  std::string isa;  // "scalar", "avx2", "avx512"; empty: TANDEM_ISA, else the machine's highest
+};
+
+// Maps the GGUF at `path`, checks it and packs its weights. Errors (all 400 but out_of_memory) say
+// what the file lacks or what this program does not support: "model_not_found", "invalid_model",
+// "unsupported_model", "unsupported_isa".
+Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOptions& options);
+
+// Reads only the configuration, for `inspect` and for memory budgets before loading.
+Result<ModelConfig> read_model_config(const weights::GgufFile& file);
+
+// Architectures that load_model() knows, as GGUF names them.
+std::vector<std::string_view> known_architectures();
+
+}  // namespace tandem::model

@@ -1,0 +1,52 @@
+// Runs token sequences through a model over private pages, without an engine: for tests, benches
+// and the perplexity tool.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "model/model.h"
+#include "ops/packed_matrix.h"
+
+namespace tandem::model {
+
+class SequenceRunner {
+ public:
+  // Pages for `sequences` sequences of up to `max_tokens` tokens each, dealt out in turn from the
+  // arena's end so that nothing can rely on the order of pages. `model` outlives the runner.
+  static Result<SequenceRunner> create(Model& model, int32_t sequences, int32_t max_tokens,
+                                       int32_t block_tokens = 16);
+
+  // Appends `tokens` to sequence `index` and returns logits [tokens][vocab] of every one of them,
+  // or only of the last.
+  Result<std::vector<float>> append(int32_t index, std::span<const int32_t> tokens,
+                                    bool all_logits = true);
+
+  // One pass over several sequences at once: chunks[i] is appended to sequence indices[i]. Logits
+  // of every row.
+  Result<std::vector<float>> append_batch(std::span<const int32_t> indices,
+                                          std::span<const std::vector<int32_t>> chunks,
+                                          bool all_logits = true);
+
+  // Takes tokens off the end of a sequence, or all of them.
+  void truncate(int32_t index, int32_t tokens) { sequences_[index].length = tokens; }
+  int32_t length(int32_t index) const { return sequences_[index].length; }
+  const ops::PageArenaView& pages() const { return view_; }
+
+ private:
+  struct Sequence {
+    std::vector<int32_t> pages;
+    int32_t length = 0;
+  };
+  explicit SequenceRunner(Model& model) : model_(&model) {}
+
+  Model* model_;
+  ops::AlignedBytes storage_;
+  ops::PageArenaView view_;
+  std::vector<Sequence> sequences_;
+};
+
+}  // namespace tandem::model
