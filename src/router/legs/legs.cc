@@ -1,0 +1,234 @@
+#include "router/legs/legs.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::router {
+
+namespace {
+
+using Kind = Decision::Kind;
+
+Error as_gateway_error(Leg leg, LegFailure failure, const Error& error) {
+  const std::string name = leg == Leg::kPrefill ? "prefill" : "decode";
+  if (failure == LegFailure::kBusy) {
+    return Error{503, "overloaded", "the " + name + " workers are busy; retry in a moment"};
+  }
+  return Error{502, name + "_failed", "the " + name + " worker failed: " + error.message};
+}
+
+}  // namespace
+
+Decisions Legs::start() {
+  Decisions out;
+  out.push_back({.kind = Kind::kPlaceAll});
+  return out;
+}
+
+void Legs::dispatch(Leg leg, WorkerId worker, Decisions& out) {
+  LegState& target = state(leg);
+  target = LegState();
+  target.phase = LegState::Phase::kLive;
+  target.worker = worker;
+  target.serial = next_serial_++;
+  out.push_back({.kind = Kind::kDispatch,
+                 .leg = leg,
+                 .worker = worker,
+                 .serial = target.serial,
+                 .attempt = attempt_});
+}
+
+Decisions Legs::placed(const Placement& placement) {
+  Decisions out;
+  if (over_) return out;
+  prefill_ = LegState();
+  attempt_ = 1;
+  ++dispatches_;
+  if (placement.prefill != kNoWorker) dispatch(Leg::kPrefill, placement.prefill, out);
+  dispatch(Leg::kAnswer, placement.answer, out);
+  return out;
+}
+
+Decisions Legs::placed_answer(WorkerId worker) {
+  Decisions out;
+  if (over_) return out;
+  ++attempt_;
+  ++dispatches_;
+  dispatch(Leg::kAnswer, worker, out);
+  return out;
+}
+
+Decisions Legs::not_placed() {
+  Decisions out;
+  if (over_) return out;
+  if (last_error_.message.empty()) {
+    last_error_ =
+        Error{503, "no_workers", "no worker is ready to take the request; retry in a moment"};
+  }
+  end({.kind = Kind::kAnswer, .error = last_error_}, out);
+  return out;
+}
+
+void Legs::cancel(Leg leg, Decisions& out) {
+  LegState& target = state(leg);
+  if (target.live())
+    out.push_back(
+        {.kind = Kind::kCancel, .leg = leg, .worker = target.worker, .serial = target.serial});
+  if (target.live() || target.suspect()) target.phase = LegState::Phase::kDead;
+}
+
+void Legs::end(Decision last, Decisions& out) {
+  if (over_) return;
+  cancel(Leg::kPrefill, out);
+  cancel(Leg::kAnswer, out);
+  over_ = true;
+  must_progress_by_ = TimePoint::max();
+  out.push_back(std::move(last));
+}
+
+Decisions Legs::prefill_done(uint32_t serial) {
+  if (!over_ && prefill_.live() && prefill_.serial == serial)
+    prefill_.phase = LegState::Phase::kDone;
+  return {};
+}
+
+Decisions Legs::answer_byte(uint32_t serial) {
+  if (!may_answer(serial)) return {};
+  began_ = true;
+  must_progress_by_ = TimePoint::max();
+  return {};
+}
+
+Decisions Legs::answer_done(uint32_t serial) {
+  Decisions out;
+  if (over_ || !answer_.live() || answer_.serial != serial) return out;
+  answer_.phase = LegState::Phase::kDone;
+  end({.kind = Kind::kFinish}, out);
+  return out;
+}
+
+Decisions Legs::failed(uint32_t serial, LegFailure failure, Error error, TimePoint now) {
+  Decisions out;
+  if (over_) return out;
+  for (const Leg leg : {Leg::kPrefill, Leg::kAnswer}) {
+    if (!state(leg).live() || state(leg).serial != serial) continue;
+    lose(leg, failure, std::move(error), now, out);
+    break;
+  }
+  return out;
+}
+
+Decisions Legs::worker_down(WorkerId worker, TimePoint now) {
+  Decisions out;
+  for (const Leg leg : {Leg::kPrefill, Leg::kAnswer}) {
+    if (over_ || !state(leg).live() || state(leg).worker != worker) continue;
+    const uint32_t serial = state(leg).serial;
+    out.push_back({.kind = Kind::kCancel, .leg = leg, .worker = worker, .serial = serial});
+    lose(leg, LegFailure::kDied, Error{502, "worker_down", "it stopped answering"}, now, out);
+  }
+  return out;
+}
+
+void Legs::lose(Leg leg, LegFailure failure, Error error, TimePoint now, Decisions& out) {
+  LegState& lost = state(leg);
+  LegState& other = state(leg == Leg::kPrefill ? Leg::kAnswer : Leg::kPrefill);
+  lost.failure = failure;
+  lost.error = std::move(error);
+  if (failure == LegFailure::kRefused) {
+    lost.phase = LegState::Phase::kDead;
+    if (began_) {
+      end({.kind = Kind::kBreak, .error = lost.error}, out);
+    } else {
+      end({.kind = Kind::kRelay, .leg = leg, .serial = lost.serial}, out);
+    }
+    return;
+  }
+  // An answered error may be the echo of the other leg's death; wait a moment for that news.
+  if (failure == LegFailure::kFailed && other.live() && !began_) {
+    lost.phase = LegState::Phase::kSuspect;
+    lost.verdict = now + options_.verdict_time;
+    return;
+  }
+  // With this news a suspect on the other side is cleared: it only felt the death.
+  if (other.suspect() && failure == LegFailure::kDied) other.phase = LegState::Phase::kDead;
+  leg == Leg::kPrefill ? lose_prefill(now, out) : lose_answer(out);
+}
+
+void Legs::charge(LegState& leg, Decisions& out) {
+  if (leg.failure == LegFailure::kFailed || leg.failure == LegFailure::kDied) {
+    out.push_back({.kind = Kind::kCharge, .worker = leg.worker, .serial = leg.serial});
+  }
+  if (std::find(excluded_.begin(), excluded_.end(), leg.worker) == excluded_.end())
+    excluded_.push_back(leg.worker);
+}
+
+void Legs::place_all(const Error& why, Decisions& out) {
+  cancel(Leg::kPrefill, out);
+  cancel(Leg::kAnswer, out);
+  last_error_ = why;
+  if (dispatches_ >= options_.max_dispatches) {
+    end({.kind = Kind::kAnswer, .error = why}, out);
+  } else {
+    out.push_back({.kind = Kind::kPlaceAll});
+  }
+}
+
+void Legs::lose_prefill(TimePoint now, Decisions& out) {
+  prefill_.phase = LegState::Phase::kDead;
+  charge(prefill_, out);
+  if (began_) {
+    must_progress_by_ = now + options_.progress_time;
+    return;
+  }
+  place_all(as_gateway_error(Leg::kPrefill, prefill_.failure, prefill_.error), out);
+}
+
+void Legs::lose_answer(Decisions& out) {
+  answer_.phase = LegState::Phase::kDead;
+  charge(answer_, out);
+  const Error why = as_gateway_error(Leg::kAnswer, answer_.failure, answer_.error);
+  if (began_) {
+    end({.kind = Kind::kBreak, .error = why}, out);
+  } else if (prefill_.live() && dispatches_ < options_.max_dispatches) {
+    last_error_ = why;
+    out.push_back({.kind = Kind::kPlaceAnswer});
+  } else {
+    place_all(why, out);
+  }
+}
+
+Decisions Legs::client_gone() {
+  Decisions out;
+  end({.kind = Kind::kAbandon}, out);
+  return out;
+}
+
+Decisions Legs::deadline_passed() {
+  Decisions out;
+  end({.kind = began_ ? Kind::kBreak : Kind::kAnswer,
+       .error = Error{504, "request_timeout", "the request took longer than its time limit"}},
+      out);
+  return out;
+}
+
+Decisions Legs::tick(TimePoint now) {
+  Decisions out;
+  if (!over_ && must_progress_by_ <= now) {
+    end({.kind = Kind::kBreak,
+         .error = as_gateway_error(Leg::kPrefill, prefill_.failure, prefill_.error)},
+        out);
+  }
+  if (!over_ && prefill_.suspect() && prefill_.verdict <= now) lose_prefill(now, out);
+  if (!over_ && answer_.suspect() && answer_.verdict <= now) lose_answer(out);
+  return out;
+}
+
+TimePoint Legs::wakes_at() const {
+  if (over_) return TimePoint::max();
+  TimePoint at = must_progress_by_;
+  if (prefill_.suspect()) at = std::min(at, prefill_.verdict);
+  if (answer_.suspect()) at = std::min(at, answer_.verdict);
+  return at;
+}
+
+}  // namespace tandem::router
