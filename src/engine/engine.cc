@@ -1,0 +1,429 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "numerics/digest.h"
+#include "observe/log.h"
+
+namespace tandem::engine {
+
+using protocol::ErrorEvent;
+using protocol::FinishEvent;
+using protocol::FinishReason;
+using protocol::GenerateRequest;
+using protocol::LegKind;
+using protocol::TextEvent;
+
+Engine::Meters::Meters(observe::Metrics& metrics)
+    : running(metrics.gauge("tandem_num_requests_running", "Sequences in the running batch.")),
+      waiting(metrics.gauge("tandem_num_requests_waiting", "Sequences waiting for memory.")),
+      pages_used(
+          metrics.gauge("tandem_kv_pages_used", "KV pages in use by sequences or transfers.")),
+      pages_cached(
+          metrics.gauge("tandem_kv_pages_cached", "KV pages that hold cached blocks nobody uses.")),
+      pages_free(metrics.gauge("tandem_kv_pages_free", "KV pages on the free list.")),
+      held(metrics.gauge("tandem_num_requests_held",
+                         "Prefilled sequences waiting for their transfer.")),
+      prompt_tokens(
+          metrics.counter("tandem_prompt_tokens_total", "Prompt tokens of admitted requests.")),
+      cached_tokens(metrics.counter("tandem_prompt_tokens_cached_total",
+                                    "Prompt tokens whose KV was reused.")),
+      generation_tokens(metrics.counter("tandem_generation_tokens_total", "Generated tokens.")),
+      preemptions(
+          metrics.counter("tandem_num_preemptions_total", "Sequences preempted for memory.")),
+      evictions(metrics.counter("tandem_kv_evictions_total", "Cached blocks evicted.")),
+      steps(metrics.counter("tandem_steps_total", "Forward passes.")),
+      step_seconds(metrics.histogram("tandem_step_seconds", "Duration of a forward pass.",
+                                     observe::latency_buckets())),
+      ttft_seconds(metrics.histogram("tandem_time_to_first_token_seconds",
+                                     "Submission to first token.", observe::latency_buckets())),
+      itl_seconds(metrics.histogram("tandem_inter_token_latency_seconds",
+                                    "Time between tokens of one sequence.",
+                                    observe::latency_buckets())) {}
+
+namespace {
+
+int32_t longest_sequence(const model::Model& model, const ops::PageArenaView& arena) {
+  const int64_t held = static_cast<int64_t>(arena.page_count) * arena.layout.block_tokens;
+  return static_cast<int32_t>(std::min<int64_t>(model.config().context_length, held));
+}
+
+// Generations of this start differ from those of any earlier one, so that a stale tag never fits by
+// chance.
+uint64_t first_generation() {
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(
+             std::chrono::duration_cast<std::chrono::microseconds>(since_epoch).count())
+         << 8;
+}
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<model::Model> model,
+               std::shared_ptr<const text::Tokenizer> tokenizer, ops::PageArenaView arena,
+               std::function<void(int32_t, uint64_t)> on_allocate, EngineOptions options,
+               observe::Metrics& metrics)
+    : model_(std::move(model)),
+      tokenizer_(std::move(tokenizer)),
+      arena_(arena),
+      options_(std::move(options)),
+      context_length_(longest_sequence(*model_, arena)),
+      meters_(metrics),
+      kv_(arena,
+          KvManagerOptions{.lineage = options_.lineage, .first_generation = first_generation()},
+          std::move(on_allocate)),
+      scheduler_(
+          SchedulerOptions{.max_batch_rows = model_->max_rows(),
+                           .prefill_chunk = options_.prefill_chunk,
+                           .max_sequences = std::min(options_.max_sequences, model_->max_rows()),
+                           .max_waiting = options_.max_waiting,
+                           .max_in_flight = options_.max_in_flight,
+                           .context_length = context_length_},
+          kv_) {
+  update_stats();
+  executor_ = std::make_unique<Executor>(
+      *model_, arena_, options_.max_in_flight,
+      [this](protocol::StepOutcome outcome, JobTiming timing) {
+        post([this, outcome = std::move(outcome), timing] { on_outcome(outcome, timing); });
+      });
+  thread_ = std::thread([this] { loop(); });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  executor_.reset();
+}
+
+void Engine::post(std::function<void()> command) {
+  {
+    const std::lock_guard lock(mutex_);
+    inbox_.push_back(std::move(command));
+  }
+  wake_.notify_one();
+}
+
+void Engine::loop() {
+  while (true) {
+    std::deque<std::function<void()>> commands;
+    {
+      std::unique_lock lock(mutex_);
+      const auto ready = [this] { return stop_ || !inbox_.empty(); };
+      if (scheduler_.waiting() > 0) {
+        // Deadlines of waiting sequences pass without an event.
+        wake_.wait_for(lock, std::chrono::milliseconds(50), ready);
+      } else {
+        wake_.wait(lock, ready);
+      }
+      if (stop_) return;
+      commands.swap(inbox_);
+    }
+    for (auto& command : commands) command();
+    pump();
+  }
+}
+
+void Engine::pump() {
+  while (true) {
+    auto plan = scheduler_.next(std::chrono::steady_clock::now());
+    deliver_updates();
+    if (!plan) break;
+    executor_->submit(make_job(std::move(*plan)));
+  }
+  update_stats();
+}
+
+DeviceJob Engine::make_job(protocol::StepPlan plan) {
+  DeviceJob job;
+  for (const auto& sequence : plan.sequences) {
+    const auto at = generations_.find(sequence.sequence);
+    // A sequence that ended just now still has its rows in this pass; what they sample is dropped.
+    static const auto kGreedy = std::make_shared<const SequenceSampling>();
+    job.sampling.push_back(at == generations_.end() ? kGreedy : at->second.sampling);
+    if (at == generations_.end() || !at->second.prefill_sink) continue;
+    const int32_t end = sequence.first_position + static_cast<int32_t>(sequence.tokens.size());
+    job.layer_done.emplace_back(
+        [sink = at->second.prefill_sink, end](int32_t layer) { sink(LayerProgress{layer, end}); });
+  }
+  job.plan = std::move(plan);
+  return job;
+}
+
+void Engine::on_outcome(const protocol::StepOutcome& outcome, const JobTiming& timing) {
+  meters_.steps.add();
+  meters_.step_seconds.observe(to_seconds(timing.forward));
+  if (!outcome.error.empty()) observe::log_error("a forward pass failed: {}", outcome.error);
+  if (timing.prompt_rows >= 8 && timing.forward > Duration::zero()) {
+    const double rate = timing.rows / to_seconds(timing.forward);
+    prefill_rate_ = prefill_rate_ == 0 ? rate : 0.8 * prefill_rate_ + 0.2 * rate;
+  }
+  scheduler_.complete(outcome);
+  deliver_updates();
+}
+
+Status Engine::check(const GenerateRequest& request) const {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt == 0) return invalid_request("The prompt is empty.");
+  for (const int32_t token : request.prompt) {
+    if (token < 0 || token >= model_->config().vocab) {
+      return invalid_request("The prompt holds token id " + std::to_string(token) +
+                             ", outside the model's vocabulary of " +
+                             std::to_string(model_->config().vocab) + ".");
+    }
+  }
+  if (prompt + 1 > context_length_) {
+    return make_error(400, "context_length_exceeded",
+                      "This model's maximum context length is " + std::to_string(context_length_) +
+                          " tokens, but the prompt has " + std::to_string(prompt) +
+                          "; shorten it.");
+  }
+  return {};
+}
+
+SequenceSpec Engine::make_spec(SequenceId id, const GenerateRequest& request) const {
+  SequenceSpec spec;
+  spec.id = id;
+  spec.prompt = request.prompt;
+  spec.max_tokens = request.sampling.max_tokens;
+  if (!request.sampling.ignore_eos) spec.stop_tokens = tokenizer_->spec().end_of_generation;
+  spec.tenant = request.context.tenant;
+  spec.salt = request.context.salt;
+  spec.priority = request.context.priority;
+  if (request.context.deadline.count() > 0)
+    spec.deadline = std::chrono::steady_clock::now() + request.context.deadline;
+  return spec;
+}
+
+Engine::Generation Engine::make_generation(GenerateRequest request) const {
+  auto sampling = std::make_shared<SequenceSampling>();
+  sampling->filters.temperature = request.sampling.temperature;
+  sampling->filters.top_k = request.sampling.top_k;
+  sampling->filters.top_p = request.sampling.top_p;
+  // Without a seed the request's id is one: both legs draw the same numbers.
+  sampling->seed =
+      request.sampling.seed
+          ? *request.sampling.seed
+          : numerics::xxh3(std::as_bytes(std::span(std::string_view(request.context.request_id))));
+  std::vector<std::string> stops = request.sampling.stop;
+  return Generation{.request = std::move(request),
+                    .sink = {},
+                    .prefill_sink = {},
+                    .sampling = std::move(sampling),
+                    .detokenizer = text::Detokenizer(tokenizer_),
+                    .stops = StopMatcher(std::move(stops)),
+                    .completion = {},
+                    .unsent = {},
+                    .cached_tokens = 0,
+                    .submitted = std::chrono::steady_clock::now(),
+                    .last_token = {}};
+}
+
+Result<SequenceId> Engine::generate(GenerateRequest request, EventSink sink) {
+  TANDEM_CHECK(check(request));
+  const SequenceId id = next_id_++;
+  post([this, id, request = std::move(request), sink = std::move(sink)]() mutable {
+    if (auto added = scheduler_.add(make_spec(id, request)); !added) {
+      sink(ErrorEvent{added.error()});
+      return;
+    }
+    Generation generation = make_generation(std::move(request));
+    generation.sink = std::move(sink);
+    generations_.emplace(id, std::move(generation));
+  });
+  return id;
+}
+
+Result<SequenceId> Engine::prefill(GenerateRequest request, PrefillSink sink) {
+  TANDEM_CHECK(check(request));
+  const SequenceId id = next_id_++;
+  post([this, id, request = std::move(request), sink = std::move(sink)]() mutable {
+    SequenceSpec spec = make_spec(id, request);
+    spec.hold_after_first = true;
+    if (auto added = scheduler_.add(std::move(spec)); !added) {
+      sink(ErrorEvent{added.error()});
+      return;
+    }
+    Generation generation = make_generation(std::move(request));
+    generation.prefill_sink = std::move(sink);
+    generations_.emplace(id, std::move(generation));
+  });
+  return id;
+}
+
+void Engine::abort(SequenceId id) {
+  post([this, id] {
+    generations_.erase(id);
+    if (!scheduler_.finish(id)) scheduler_.release_held(id);
+  });
+}
+
+void Engine::release_held(SequenceId id) {
+  post([this, id] {
+    generations_.erase(id);
+    scheduler_.release_held(id);
+  });
+}
+
+void Engine::reserve(std::vector<int32_t> tokens, std::string salt,
+                     std::function<void(std::optional<Received>)> done) {
+  const SequenceId id = next_id_++;
+  post([this, id, tokens = std::move(tokens), salt = std::move(salt), done = std::move(done)] {
+    const bool fits = !tokens.empty() && static_cast<int64_t>(tokens.size()) < context_length_;
+    auto reservation = fits ? kv_.reserve(id, tokens, salt) : std::nullopt;
+    if (!reservation) {
+      done(std::nullopt);
+      return;
+    }
+    done(Received{id, reservation->first_missing, std::move(reservation->pages)});
+  });
+}
+
+void Engine::start_received(SequenceId id, GenerateRequest request,
+                            std::vector<int32_t> first_tokens, int32_t cached_tokens,
+                            EventSink sink, std::function<void()> started) {
+  post([this, id, request = std::move(request), first_tokens = std::move(first_tokens),
+        cached_tokens, sink = std::move(sink), started = std::move(started)]() mutable {
+    kv_.receive_done(id, request.prompt);
+    started();
+    SequenceSpec spec = make_spec(id, request);
+    meters_.prompt_tokens.add(static_cast<double>(request.prompt.size()));
+    Generation generation = make_generation(std::move(request));
+    generation.sink = std::move(sink);
+    generation.cached_tokens = cached_tokens;
+    generations_.emplace(id, std::move(generation));
+    scheduler_.add_resident(std::move(spec), first_tokens.front());
+    deliver_updates();
+  });
+}
+
+void Engine::abandon_received(SequenceId id) {
+  post([this, id] { kv_.receive_failed(id); });
+}
+
+void Engine::add_readers(std::vector<PageTag> tags) {
+  post([this, tags = std::move(tags)] { kv_.add_readers(tags); });
+}
+
+void Engine::drop_readers(std::vector<PageTag> tags) {
+  post([this, tags = std::move(tags)] { kv_.drop_readers(tags); });
+}
+
+void Engine::deliver_updates() {
+  for (const SequenceUpdate& update : scheduler_.take_updates()) {
+    const auto at = generations_.find(update.id);
+    if (at == generations_.end()) continue;  // aborted meanwhile
+    Generation& generation = at->second;
+    if (update.admitted_cached) {
+      meters_.prompt_tokens.add(static_cast<double>(generation.request.prompt.size()));
+      meters_.cached_tokens.add(*update.admitted_cached);
+      generation.cached_tokens = *update.admitted_cached;
+    }
+    if (generation.prefill_sink) {
+      deliver_prefill(generation, update);
+      if (update.error) generations_.erase(update.id);
+    } else {
+      deliver(generation, update);
+    }
+  }
+}
+
+void Engine::deliver_prefill(Generation& generation, const SequenceUpdate& update) {
+  if (update.admitted_cached) {
+    const auto tags = kv_.tags(update.id);
+    generation.prefill_sink(PrefillAdmitted{{tags.begin(), tags.end()}, *update.admitted_cached});
+  }
+  if (update.token) generation.prefill_sink(PrefillDone{{*update.token}});
+  if (update.error) generation.prefill_sink(ErrorEvent{*update.error});
+}
+
+// May erase the generation.
+void Engine::deliver(Generation& generation, const SequenceUpdate& update) {
+  const SequenceId id = update.id;
+  if (update.token) {
+    const auto now = std::chrono::steady_clock::now();
+    if (generation.completion.empty()) {
+      meters_.ttft_seconds.observe(to_seconds(now - generation.submitted));
+    } else {
+      meters_.itl_seconds.observe(to_seconds(now - generation.last_token));
+    }
+    generation.last_token = now;
+    meters_.generation_tokens.add();
+    if (!push_token(generation, *update.token)) {
+      finish(generation, FinishReason::kStop, false);
+      generations_.erase(id);
+      scheduler_.finish(id);  // harmless when it has just ended by length
+      return;
+    }
+  }
+  if (update.finish) {
+    finish(generation, *update.finish, !update.token);
+    generations_.erase(id);
+  } else if (update.error) {
+    generation.sink(ErrorEvent{*update.error});
+    generations_.erase(id);
+  }
+}
+
+bool Engine::push_token(Generation& generation, int32_t token) {
+  generation.completion.push_back(token);
+  generation.unsent.push_back(token);
+  std::string text = generation.stops.push(generation.detokenizer.push(token));
+  if (!text.empty())
+    generation.sink(TextEvent{std::move(text), std::exchange(generation.unsent, {})});
+  return !generation.stops.matched();
+}
+
+void Engine::finish(Generation& generation, FinishReason reason, bool stop_token) {
+  if (!generation.stops.matched()) {
+    std::string text = generation.stops.push(generation.detokenizer.finish());
+    text += generation.stops.finish();
+    if (!text.empty())
+      generation.sink(TextEvent{std::move(text), std::exchange(generation.unsent, {})});
+  }
+  FinishEvent event;
+  event.reason = reason;
+  event.stop_string = generation.stops.matched();
+  event.usage.prompt_tokens = static_cast<int32_t>(generation.request.prompt.size());
+  event.usage.cached_tokens = generation.cached_tokens;
+  event.usage.completion_tokens =
+      static_cast<int32_t>(generation.completion.size()) + (stop_token ? 1 : 0);
+  event.completion_tokens = std::move(generation.completion);
+  // The last token was sampled, not computed: without a stop token after it, its KV is not in any
+  // block.
+  if (!stop_token && !event.completion_tokens.empty()) event.completion_tokens.pop_back();
+  generation.sink(std::move(event));
+}
+
+void Engine::update_stats() {
+  meters_.running.set(scheduler_.running());
+  meters_.waiting.set(scheduler_.waiting());
+  meters_.held.set(scheduler_.held());
+  meters_.pages_used.set(kv_.used_pages());
+  meters_.pages_cached.set(kv_.cached_pages());
+  meters_.pages_free.set(kv_.free_pages());
+  meters_.preemptions.add(static_cast<double>(
+      scheduler_.preemptions() - std::exchange(seen_preemptions_, scheduler_.preemptions())));
+  meters_.evictions.add(
+      static_cast<double>(kv_.evictions() - std::exchange(seen_evictions_, kv_.evictions())));
+  const std::lock_guard lock(mutex_);
+  stats_ = EngineStats{.running = scheduler_.running(),
+                       .waiting = scheduler_.waiting(),
+                       .held = scheduler_.held(),
+                       .pages_total = kv_.page_count(),
+                       .pages_free = kv_.free_pages(),
+                       .pages_cached = kv_.cached_pages(),
+                       .pages_used = kv_.used_pages(),
+                       .prefill_tokens_per_second = prefill_rate_};
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,178 @@
+// Engine: sequences in, token events out. Puts the scheduler, paged memory, the executor and the
+// text side together.
+//
+// Two threads of its own: the engine thread owns every decision (scheduler, page tables, text of
+// each sequence), the device thread runs passes. All public functions may be called from any thread
+// and return at once; sinks run on the engine thread (LayerProgress on the device thread) and must
+// not wait.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "engine/executor.h"
+#include "engine/kv_manager.h"
+#include "engine/scheduler/scheduler.h"
+#include "engine/stop_matcher.h"
+#include "model/model.h"
+#include "observe/metrics.h"
+#include "protocol/request.h"
+#include "protocol/token_event.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace tandem::engine {
+
+struct EngineOptions {
+  int32_t prefill_chunk = 256;
+  int32_t max_sequences = 64;
+  int32_t max_waiting = 4096;
+  int32_t max_in_flight = 1;
+  std::string lineage = {};
+};
+
+using EventSink = std::function<void(protocol::TokenEvent)>;
+
+// What a prefill leg reports, in order: admitted, layer progress (from the device thread), done; or
+// one error.
+struct PrefillAdmitted {
+  std::vector<PageTag> pages;
+  int32_t cached_tokens = 0;
+};
+struct LayerProgress {
+  int32_t layer = 0;
+  int32_t end_token = 0;  // this layer's KV is final for every token before it
+};
+struct PrefillDone {
+  std::vector<int32_t> first_tokens;
+};
+using PrefillEvent =
+    std::variant<PrefillAdmitted, LayerProgress, PrefillDone, protocol::ErrorEvent>;
+using PrefillSink = std::function<void(PrefillEvent)>;
+
+struct Received {
+  SequenceId id = 0;
+  uint32_t first_missing = 0;
+  std::vector<PageTag> pages;
+};
+
+struct EngineStats {
+  int32_t running = 0;
+  int32_t waiting = 0;
+  int32_t held = 0;
+  int32_t pages_total = 0;
+  int32_t pages_free = 0;
+  int32_t pages_cached = 0;
+  int32_t pages_used = 0;
+  double prefill_tokens_per_second = 0;  // 0: not measured yet
+};
+
+class Engine {
+ public:
+  // `arena` outlives the engine. `on_allocate` runs on the engine thread (page generations for
+  // peers).
+  Engine(std::unique_ptr<model::Model> model, std::shared_ptr<const text::Tokenizer> tokenizer,
+         ops::PageArenaView arena, std::function<void(int32_t, uint64_t)> on_allocate,
+         EngineOptions options, observe::Metrics& metrics);
+  ~Engine();  // aborts what runs, without events
+
+  // Longest sequence: the model's context or what all pages hold, whichever is less.
+  int32_t context_length() const { return context_length_; }
+  const model::Model& model() const { return *model_; }
+  const ops::PageLayout& layout() const { return arena_.layout; }
+
+  // Errors: 400 context_length_exceeded, 400 for tokens outside the vocabulary.
+  Result<SequenceId> generate(protocol::GenerateRequest request, EventSink sink);
+  // Prefill leg: one token is sampled, then the pages wait for release_held.
+  Result<SequenceId> prefill(protocol::GenerateRequest request, PrefillSink sink);
+  void abort(SequenceId id);  // no event follows; harmless when it has ended
+  void release_held(SequenceId id);
+
+  // Receiving side of a handoff. `done` runs on the engine thread, with nothing when there is no
+  // room.
+  void reserve(std::vector<int32_t> tokens, std::string salt,
+               std::function<void(std::optional<Received>)> done);
+  // The blocks are proven. `request.prompt` are the offered tokens. `started` runs before the first
+  // event.
+  void start_received(SequenceId id, protocol::GenerateRequest request,
+                      std::vector<int32_t> first_tokens, int32_t cached_tokens, EventSink sink,
+                      std::function<void()> started);
+  void abandon_received(SequenceId id);
+  // Sending side.
+  void add_readers(std::vector<PageTag> tags);
+  void drop_readers(std::vector<PageTag> tags);
+
+  EngineStats stats() const;
+
+ private:
+  struct Generation {  // one sequence's text side
+    protocol::GenerateRequest request;
+    EventSink sink;
+    PrefillSink prefill_sink;
+    std::shared_ptr<const SequenceSampling> sampling;
+    text::Detokenizer detokenizer;
+    StopMatcher stops;
+    std::vector<int32_t> completion;
+    std::vector<int32_t> unsent;  // ids behind text that is still held back
+    int32_t cached_tokens = 0;
+    TimePoint submitted{};
+    TimePoint last_token{};
+  };
+  struct Meters {
+    explicit Meters(observe::Metrics& metrics);
+    observe::Gauge running, waiting, pages_used, pages_cached, pages_free, held;
+    observe::Counter prompt_tokens, cached_tokens, generation_tokens, preemptions, evictions, steps;
+    observe::Histogram step_seconds, ttft_seconds, itl_seconds;
+  };
+
+  Status check(const protocol::GenerateRequest& request) const;
+  void post(std::function<void()> command);
+  void loop();
+  void pump();
+  void deliver_updates();
+  void deliver(Generation& generation, const SequenceUpdate& update);
+  void deliver_prefill(Generation& generation, const SequenceUpdate& update);
+  bool push_token(Generation& generation, int32_t token);  // false: a stop string ended it
+  void finish(Generation& generation, protocol::FinishReason reason, bool stop_token);
+  SequenceSpec make_spec(SequenceId id, const protocol::GenerateRequest& request) const;
+  Generation make_generation(protocol::GenerateRequest request) const;
+  DeviceJob make_job(protocol::StepPlan plan);
+  void on_outcome(const protocol::StepOutcome& outcome, const JobTiming& timing);
+  void update_stats();
+
+  std::unique_ptr<model::Model> model_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  ops::PageArenaView arena_;
+  EngineOptions options_;
+  int32_t context_length_;
+  Meters meters_;
+  KvManager kv_;
+  Scheduler scheduler_;
+  std::unordered_map<SequenceId, Generation> generations_;
+  std::atomic<SequenceId> next_id_{1};
+  uint64_t seen_preemptions_ = 0;
+  uint64_t seen_evictions_ = 0;
+  double prefill_rate_ = 0;
+
+  mutable std::mutex mutex_;  // inbox_, stop_, stats_
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> inbox_;
+  bool stop_ = false;
+  EngineStats stats_;
+  std::unique_ptr<Executor> executor_;
+  std::thread thread_;
+};
+
+}  // namespace tandem::engine

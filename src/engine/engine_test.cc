@@ -1,0 +1,275 @@
+#include "engine/engine.h"
+
+#include <condition_variable>
+#include <future>
+
+#include <gtest/gtest.h>
+
+#include "engine/scripted_model.h"
+#include "ops/page_layout.h"
+
+namespace tandem::engine {
+namespace {
+
+// Every byte is a token: text and ids are the same thing. The last id ends a turn.
+std::shared_ptr<const text::Tokenizer> byte_tokenizer() {
+  text::TokenizerSpec spec;
+  spec.kind = "bpe";
+  spec.pre = "gpt-2";
+  // The byte alphabet of byte-level BPE: printable bytes stand for themselves, the others for
+  // U+0100 and on.
+  int extra = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool printable =
+        (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    const int code = printable ? byte : 256 + extra++;
+    std::string piece;
+    if (code < 0x80) {
+      piece += static_cast<char>(code);
+    } else {
+      piece += static_cast<char>(0xC0 | (code >> 6));
+      piece += static_cast<char>(0x80 | (code & 63));
+    }
+    spec.tokens.push_back(piece);
+    spec.types.push_back(1);
+  }
+  spec.tokens.emplace_back("<|end|>");
+  spec.types.push_back(3);
+  spec.eos = 256;
+  spec.end_of_generation = {256};
+  auto tokenizer = text::Tokenizer::create(spec);
+  EXPECT_TRUE(tokenizer) << (tokenizer ? "" : tokenizer.error().message);
+  return *tokenizer;
+}
+
+struct Collected {
+  std::string text;
+  std::optional<protocol::FinishEvent> finish;
+  std::optional<Error> error;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  void start(int32_t pages, EngineOptions options = {}, int step_ms = 0) {
+    Script script;
+    script.marker = ">";
+    script.step_ms = step_ms;
+    script.context_length = 512;
+    script.replies = {
+        {"fox", "the brown own fox jumps"}, {"fact", "it is {echo:0}!"}, {"", "default reply"}};
+    tokenizer_ = byte_tokenizer();
+    auto model = make_scripted_model(script, tokenizer_, 64);
+    view_.layout = model->page_layout(8);
+    view_.stride = view_.layout.page_bytes();
+    view_.page_count = pages;
+    memory_.assign(view_.stride * static_cast<size_t>(pages), std::byte{0x7F});
+    view_.base = memory_.data();
+    options.lineage = "test";
+    engine_ =
+        std::make_unique<Engine>(std::move(model), tokenizer_, view_, nullptr, options, metrics_);
+  }
+
+  protocol::GenerateRequest request(const std::string& prompt) const {
+    protocol::GenerateRequest out;
+    out.prompt = tokenizer_->encode(prompt);
+    out.sampling.temperature = 0;
+    return out;
+  }
+
+  std::future<Collected> run(protocol::GenerateRequest request) {
+    auto promise = std::make_shared<std::promise<Collected>>();
+    auto collected = std::make_shared<Collected>();
+    auto future = promise->get_future();
+    auto id = engine_->generate(std::move(request), sink(collected, promise));
+    if (!id) {
+      collected->error = id.error();
+      promise->set_value(*collected);
+    }
+    return future;
+  }
+
+  static EventSink sink(std::shared_ptr<Collected> collected,
+                        std::shared_ptr<std::promise<Collected>> promise) {
+    return [collected, promise](protocol::TokenEvent event) {
+      if (auto* text = std::get_if<protocol::TextEvent>(&event)) collected->text += text->text;
+      if (auto* finish = std::get_if<protocol::FinishEvent>(&event)) {
+        collected->finish = *finish;
+        promise->set_value(*collected);
+      }
+      if (auto* error = std::get_if<protocol::ErrorEvent>(&event)) {
+        collected->error = error->error;
+        promise->set_value(*collected);
+      }
+    };
+  }
+
+  void wait_for_used(int32_t pages) {
+    for (int i = 0; i < 500 && engine_->stats().pages_used != pages; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(engine_->stats().pages_used, pages);
+  }
+
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::vector<std::byte> memory_;
+  ops::PageArenaView view_;
+  observe::Metrics metrics_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, StreamsTheReplyAndReturnsItsPages) {
+  start(32);
+  const Collected got = run(request("hello>")).get();
+  EXPECT_EQ(got.text, "default reply");
+  ASSERT_TRUE(got.finish);
+  EXPECT_EQ(got.finish->reason, protocol::FinishReason::kStop);
+  EXPECT_EQ(got.finish->usage.prompt_tokens, 6);
+  EXPECT_EQ(got.finish->usage.completion_tokens, 14)
+      << "the token that ends the turn was generated too";
+  wait_for_used(0);
+}
+
+TEST_F(EngineTest, ReusesWhatItGenerated) {
+  start(32);
+  (void)run(request("hello there, my friend>")).get();
+  const std::string second = "hello there, my friend>default reply and more>";
+  const Collected got = run(request(second)).get();
+  EXPECT_EQ(got.finish->usage.cached_tokens, 32)
+      << "36 tokens were computed: four whole blocks of eight";
+}
+
+TEST_F(EngineTest, StopsAtAStringAcrossTokens) {
+  start(32);
+  auto asked = request("fox>");
+  asked.sampling.stop = {"own fox"};
+  const Collected got = run(asked).get();
+  EXPECT_EQ(got.text, "the brown ");
+  EXPECT_EQ(got.finish->stop_string, "own fox");
+  wait_for_used(0);
+}
+
+TEST_F(EngineTest, CountsLengthAndKeepsHeldText) {
+  start(32);
+  auto asked = request("fox>");
+  asked.sampling.max_tokens = 12;
+  asked.sampling.stop = {"own fox"};
+  const Collected got = run(asked).get();
+  EXPECT_EQ(got.text, "the brown ow");
+  EXPECT_EQ(got.finish->reason, protocol::FinishReason::kLength);
+  EXPECT_EQ(got.finish->usage.completion_tokens, 12);
+}
+
+TEST_F(EngineTest, ManySequencesInLittleMemoryAllFinishRight) {
+  for (const int in_flight : {1, 2}) {
+    start(14, EngineOptions{.prefill_chunk = 7, .max_sequences = 6, .max_in_flight = in_flight});
+    std::vector<std::future<Collected>> futures;
+    for (int i = 0; i < 30; ++i)
+      futures.push_back(run(request("remember fact-" + std::to_string(i * 37) + " ok>")));
+    for (int i = 0; i < 30; ++i) {
+      const Collected got = futures[static_cast<size_t>(i)].get();
+      EXPECT_EQ(got.text, "it is fact-" + std::to_string(i * 37) + "!");
+    }
+    wait_for_used(0);
+  }
+}
+
+TEST_F(EngineTest, RefusesWhatCannotFit) {
+  start(4);
+  const Collected got = run(request(std::string(40, 'x'))).get();
+  ASSERT_TRUE(got.error);
+  EXPECT_EQ(got.error->code, "context_length_exceeded");
+  EXPECT_NE(got.error->message.find("maximum context length is 32 tokens"), std::string::npos);
+  auto bad = request("x");
+  bad.prompt = {1, 99999};
+  EXPECT_EQ(run(bad).get().error->status, 400);
+  bad.prompt = {};
+  EXPECT_EQ(run(bad).get().error->status, 400);
+}
+
+TEST_F(EngineTest, AbortFreesPagesWithinAStep) {
+  start(64, {}, 20);
+  auto id = engine_->generate(request("fox>"), [](const protocol::TokenEvent&) {});
+  ASSERT_TRUE(id);
+  for (int i = 0; i < 200 && engine_->stats().pages_used == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_GT(engine_->stats().pages_used, 0);
+  engine_->abort(*id);
+  wait_for_used(0);
+}
+
+TEST_F(EngineTest, APrefillLegHoldsItsPagesUntilReleased) {
+  start(32, EngineOptions{.prefill_chunk = 8});
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::vector<PageTag> pages;
+  std::vector<int32_t> first;
+  std::map<int32_t, int32_t> progress;
+  auto id = engine_->prefill(request("remember fact-1 please>"), [&](PrefillEvent event) {
+    const std::lock_guard lock(mutex);
+    if (auto* admitted = std::get_if<PrefillAdmitted>(&event)) pages = admitted->pages;
+    if (auto* layer = std::get_if<LayerProgress>(&event)) progress[layer->layer] = layer->end_token;
+    if (auto* done = std::get_if<PrefillDone>(&event)) first = done->first_tokens;
+    wake.notify_all();
+  });
+  ASSERT_TRUE(id);
+  std::unique_lock lock(mutex);
+  ASSERT_TRUE(wake.wait_for(lock, std::chrono::seconds(5), [&] { return !first.empty(); }));
+  EXPECT_EQ(pages.size(), 3U);
+  EXPECT_EQ(progress, (std::map<int32_t, int32_t>{{0, 23}, {1, 23}}));
+  EXPECT_EQ(tokenizer_->decode(first), "i");
+  lock.unlock();
+  wait_for_used(3);
+  engine_->release_held(*id);
+  wait_for_used(0);
+}
+
+TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
+  start(32);
+  const auto asked = request("remember fact-7 please>");
+  // What a prefill worker would send: the pages' bytes after its passes.
+  (void)run(asked).get();
+  std::promise<Received> reserved;
+  engine_->reserve(asked.prompt, "other",
+                   [&](std::optional<Received> got) { reserved.set_value(*got); });
+  const Received received = reserved.get_future().get();
+  EXPECT_EQ(received.first_missing, 0U) << "another salt shares nothing";
+  for (size_t i = 0; i < asked.prompt.size(); ++i) {
+    for (int layer = 0; layer < 2; ++layer) {
+      auto* slot = reinterpret_cast<float*>(view_.page(received.pages[i / 8].page) +
+                                            view_.layout.k_offset(layer, 0)) +
+                   i % 8;
+      *slot = static_cast<float>(asked.prompt[i] + layer);
+    }
+  }
+  auto promise = std::make_shared<std::promise<Collected>>();
+  auto collected = std::make_shared<Collected>();
+  auto future = promise->get_future();
+  auto continued = asked;
+  continued.context.salt = "other";
+  std::atomic<bool> started = false;
+  engine_->start_received(received.id, continued, tokenizer_->encode("i"), 5,
+                          sink(collected, promise), [&] { started = true; });
+  const Collected got = future.get();
+  EXPECT_TRUE(started);
+  EXPECT_EQ(got.text, "it is fact-7!");
+  EXPECT_EQ(got.finish->usage.cached_tokens, 5);
+  wait_for_used(0);
+}
+
+TEST_F(EngineTest, AnAbandonedReservationReturnsItsPages) {
+  start(8);
+  std::promise<std::optional<Received>> reserved;
+  engine_->reserve(std::vector<int32_t>(20, 65), "",
+                   [&](std::optional<Received> got) { reserved.set_value(std::move(got)); });
+  const auto received = reserved.get_future().get();
+  ASSERT_TRUE(received);
+  wait_for_used(3);
+  std::promise<bool> second;
+  engine_->reserve(std::vector<int32_t>(48, 66), "",
+                   [&](const std::optional<Received>& got) { second.set_value(got.has_value()); });
+  EXPECT_FALSE(second.get_future().get()) << "busy";
+  engine_->abandon_received(received->id);
+  wait_for_used(0);
+}
+
+}  // namespace
+}  // namespace tandem::engine

@@ -1,0 +1,173 @@
+#include "engine/scripted_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <thread>
+#include <utility>
+
+namespace tandem::engine {
+namespace {
+
+constexpr int32_t kLayers = 2;  // more than one, so that layer order matters
+constexpr int32_t kHeadDim = 8;
+
+class ScriptedModel final : public model::Model {
+ public:
+  ScriptedModel(Script script, std::shared_ptr<const text::Tokenizer> tokenizer, int32_t max_rows)
+      : script_(std::move(script)), tokenizer_(std::move(tokenizer)), max_rows_(max_rows) {
+    config_.architecture = "scripted";
+    config_.layers = kLayers;
+    config_.kv_heads = config_.heads = 1;
+    config_.head_dim = kHeadDim;
+    config_.hidden = kHeadDim;
+    config_.vocab = tokenizer_->vocab_size();
+    config_.context_length = script_.context_length;
+    marker_ = tokenizer_->encode(script_.marker, {.parse_special = true});
+  }
+
+  const model::ModelConfig& config() const override { return config_; }
+  ops::PageLayout page_layout(int32_t block_tokens) const override {
+    return {ops::KvDtype::kF32, ops::kCpuLayoutId, kLayers, 1, kHeadDim, block_tokens};
+  }
+  model::ModelMemory memory() const override { return {}; }
+  int32_t max_rows() const override { return max_rows_; }
+  std::string numeric_path() const override { return "scripted-1"; }
+
+  Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
+                 std::span<float> logits) override {
+    const auto pause = std::chrono::duration<double, std::milli>(
+        script_.step_ms + script_.row_ms * static_cast<double>(batch.tokens.size()));
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      if (pause.count() > 0) std::this_thread::sleep_for(pause / kLayers);
+      for (const auto& sequence : batch.sequences) write(batch, sequence, pages, layer);
+      if (batch.layer_done) batch.layer_done(layer);
+    }
+    std::ranges::fill(logits, 0.0F);
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const int32_t row = batch.logit_rows[i];
+      const auto sequence = std::ranges::find_if(batch.sequences, [&](const ops::SequenceRows& s) {
+        return row >= s.first_row && row < s.first_row + s.row_count;
+      });
+      const int32_t next =
+          next_token(*sequence, sequence->first_position + row - sequence->first_row + 1, pages);
+      logits[i * static_cast<size_t>(config_.vocab) + static_cast<size_t>(next)] = 100.0F;
+    }
+    return {};
+  }
+
+ private:
+  static float* slot(const ops::SequenceRows& sequence, int32_t position,
+                     const ops::PageArenaView& pages, int32_t layer) {
+    const int32_t block = pages.layout.block_tokens;
+    std::byte* page = pages.page(sequence.pages[static_cast<size_t>(position / block)]);
+    return reinterpret_cast<float*>(page + pages.layout.k_offset(layer, 0)) + position % block;
+  }
+
+  static void write(const ops::ForwardBatch& batch, const ops::SequenceRows& sequence,
+                    const ops::PageArenaView& pages, int32_t layer) {
+    for (int32_t i = 0; i < sequence.row_count; ++i) {
+      // Ids below 2^24 are exact in float32. Layers hold different values, so that a layer in the
+      // wrong place shows.
+      const int32_t token = batch.tokens[static_cast<size_t>(sequence.first_row + i)];
+      *slot(sequence, sequence.first_position + i, pages, layer) =
+          static_cast<float>(token + layer);
+    }
+  }
+
+  int32_t next_token(const ops::SequenceRows& sequence, int32_t length,
+                     const ops::PageArenaView& pages) const {
+    std::vector<int32_t> tokens;
+    for (int32_t position = 0; position < length; ++position) {
+      const auto token = static_cast<int32_t>(*slot(sequence, position, pages, 0));
+      const bool intact = static_cast<int32_t>(*slot(sequence, position, pages, 1)) == token + 1 &&
+                          token >= 0 && token < config_.vocab;
+      if (!intact) return say("[the KV cache is corrupt]", 0);
+      tokens.push_back(token);
+    }
+    const auto at = std::find_end(tokens.begin(), tokens.end(), marker_.begin(), marker_.end());
+    const auto begin = at == tokens.end() || marker_.empty()
+                           ? tokens.end()
+                           : at + static_cast<long>(marker_.size());
+    const std::string prompt = tokenizer_->decode(std::span(tokens.begin(), begin), true);
+    for (const auto& reply : script_.replies) {
+      if (prompt.find(reply.when) != std::string::npos)
+        return say(fill(reply.reply, prompt), tokens.end() - begin);
+    }
+    return say("", 0);
+  }
+
+  int32_t say(const std::string& text, std::ptrdiff_t at) const {
+    const auto tokens = tokenizer_->encode(text);
+    if (static_cast<size_t>(at) < tokens.size()) return tokens[static_cast<size_t>(at)];
+    return std::max(tokenizer_->eos(), 0);
+  }
+
+  static std::string fill(std::string reply, const std::string& prompt) {
+    std::vector<std::string> facts;
+    for (size_t at = prompt.find("fact-"); at != std::string::npos;
+         at = prompt.find("fact-", at + 5)) {
+      facts.push_back(prompt.substr(at, prompt.find_first_of(" .,!?\n<", at) - at));
+    }
+    for (size_t i = 0; i < facts.size(); ++i) {
+      const std::string key = "{echo:" + std::to_string(i) + "}";
+      if (const size_t at = reply.find(key); at != std::string::npos)
+        reply.replace(at, key.size(), facts[i]);
+    }
+    return reply;
+  }
+
+  Script script_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  int32_t max_rows_;
+  model::ModelConfig config_;
+  std::vector<int32_t> marker_;
+};
+
+std::string text_or(const JsonValue& json, std::string_view key, std::string fallback) {
+  const JsonValue* value = json.find(key);
+  return value != nullptr && value->is_string() ? value->as_string() : fallback;
+}
+
+}  // namespace
+
+Result<Script> read_script(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return make_error(400, "model_not_found", "The script " + path + " cannot be read.");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const auto json = parse_json(text);
+  if (!json)
+    return make_error(400, "invalid_model",
+                      "The script " + path + " is not JSON: " + json.error().message);
+  Script script;
+  const std::string tokenizer = text_or(*json, "tokenizer", "");
+  if (tokenizer.empty())
+    return make_error(400, "invalid_model", "The script " + path + " names no \"tokenizer\".");
+  script.tokenizer = (std::filesystem::path(path).parent_path() / tokenizer).string();
+  script.marker = text_or(*json, "marker", script.marker);
+  const auto number = [&](std::string_view key, double fallback) {
+    const JsonValue* value = json->find(key);
+    return value == nullptr ? fallback : value->as_double().value_or(fallback);
+  };
+  script.context_length =
+      static_cast<int32_t>(std::clamp(number("context_length", 4096), 16.0, 1e6));
+  script.step_ms = static_cast<int32_t>(std::clamp(number("step_ms", 0), 0.0, 60000.0));
+  script.row_ms = std::clamp(number("row_ms", 0), 0.0, 1000.0);
+  if (const JsonValue* replies = json->find("replies")) {
+    for (const JsonValue& reply : replies->items()) {
+      script.replies.push_back({text_or(reply, "when", ""), text_or(reply, "reply", "")});
+    }
+  }
+  return script;
+}
+
+std::unique_ptr<model::Model> make_scripted_model(Script script,
+                                                  std::shared_ptr<const text::Tokenizer> tokenizer,
+                                                  int32_t max_rows) {
+  return std::make_unique<ScriptedModel>(std::move(script), std::move(tokenizer), max_rows);
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,45 @@
+// ScriptedModel: emits chosen tokens through the real tokenizer, scheduler, KV and streaming path,
+// so that whole sessions can be tested deterministically without weights (`scripted:FILE`).
+//
+// It keeps nothing about a sequence but what it wrote into the pages: each token's id stands in the
+// keys of its position, and every pass reads the whole sequence back from there. So a page that was
+// lost, mixed up or never transferred shows as a wrong answer.
+//
+// The script is JSON:
+//   {"tokenizer": "model.gguf", "context_length": 4096, "step_ms": 0, "row_ms": 0, "marker":
+//   "<|im_start|>assistant\n",
+//    "replies": [{"when": "text in the prompt", "reply": "what to say"}, {"reply": "otherwise"}]}
+// The reply is the first whose `when` stands in the text before the last marker; `{echo:N}` in a
+// reply becomes the N-th word of that text that begins with "fact-". step_ms and row_ms slow each
+// pass down.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json_value.h"
+#include "model/model.h"
+#include "text/tokenizer.h"
+
+namespace tandem::engine {
+
+struct Script {
+  struct Reply {
+    std::string when;
+    std::string reply;
+  };
+  std::string tokenizer;  // path, relative to the script
+  int32_t context_length = 4096;
+  int32_t step_ms = 0;
+  double row_ms = 0;
+  std::string marker = "<|im_start|>assistant\n";
+  std::vector<Reply> replies;
+};
+
+Result<Script> read_script(const std::string& path);
+std::unique_ptr<model::Model> make_scripted_model(Script script,
+                                                  std::shared_ptr<const text::Tokenizer> tokenizer,
+                                                  int32_t max_rows);
+
+}  // namespace tandem::engine

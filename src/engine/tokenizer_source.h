@@ -1,0 +1,20 @@
+// Where a served model's text side comes from: a model file's metadata.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "text/tokenizer_spec.h"
+#include "weights/gguf.h"
+
+namespace tandem::engine {
+
+// Tokenizer and chat template of a GGUF (keys tokenizer.ggml.*, tokenizer.chat_template). Ids that
+// end a turn are eos, eot, eom and the control tokens that the common templates end turns with.
+Result<text::TokenizerSpec> tokenizer_spec_of(const weights::GgufFile& file);
+
+// SHA-256 of the file, hex: the KV lineage of a model whose source revision is not configured
+// (DESIGN I5).
+std::string lineage_of(const weights::GgufFile& file);
+
+}  // namespace tandem::engine

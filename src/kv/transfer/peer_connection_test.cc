@@ -1,0 +1,140 @@
+#include "kv/transfer/peer_connection.h"
+
+#include <cstring>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace tandem::kv {
+namespace {
+
+class PeerTest : public ::testing::Test {
+ protected:
+  PeerTest() {
+    options_.hello.lineage = "model";
+    options_.hello.representation = "test";
+    options_.hello.block_tokens = 16;
+    options_.hello.layers = 2;
+    options_.secret = "secret";
+    arena_ = std::move(*device::SharedArena::create(4096, 4));
+    path_ = ::testing::TempDir() + "tandem-peer-" + std::to_string(getpid()) + ".sock";
+  }
+  void listen() {
+    listener_ = std::move(*PeerListener::listen(
+        reactor_, path_, options_, *arena_, [this](auto peer) { accepted_ = std::move(peer); }));
+  }
+  Result<std::shared_ptr<PeerConnection>> dial(PeerOptions options) {
+    Result<std::shared_ptr<PeerConnection>> out = internal_error("");
+    net::run_until_done(
+        reactor_,
+        [](PeerTest& test, PeerOptions with, auto& result) -> boost::asio::awaitable<void> {
+          result = co_await dial_peer(test.reactor_, "unix:" + test.path_, std::move(with));
+          for (int i = 0; i < 100 && result && !test.accepted_; ++i)
+            co_await test.reactor_.sleep(std::chrono::milliseconds(10));
+        }(*this, std::move(options), out));
+    return out;
+  }
+  void run(Duration duration) {
+    net::run_until_done(reactor_,
+                        [](PeerTest& test, Duration time) -> boost::asio::awaitable<void> {
+                          co_await test.reactor_.sleep(time);
+                        }(*this, duration));
+  }
+
+  net::Reactor reactor_;
+  PeerOptions options_;
+  std::unique_ptr<device::SharedArena> arena_;
+  std::string path_;
+  std::unique_ptr<PeerListener> listener_;
+  std::shared_ptr<PeerConnection> accepted_;
+};
+
+TEST_F(PeerTest, ExchangesFramesAndReadsThePeersPages) {
+  listen();
+  auto dialed = dial(options_);
+  ASSERT_TRUE(dialed) << dialed.error().message;
+  ASSERT_TRUE(accepted_);
+  std::vector<std::string> got;
+  (*dialed)->start(
+      [&](protocol::HandoffFrame frame) {
+        got.push_back(std::get<protocol::BusyFrame>(frame).message);
+      },
+      [] {});
+  accepted_->start(
+      [&](const protocol::HandoffFrame& frame) {
+        EXPECT_TRUE(std::holds_alternative<protocol::OpenFrame>(frame));
+        for (int i = 0; i < 50; ++i) accepted_->send(protocol::BusyFrame{{}, std::to_string(i)});
+      },
+      [] {});
+  arena_->set_generation(1, 9);
+  std::memset(arena_->pages() + arena_->shape().page_stride, 7, 100);
+  (*dialed)->send(protocol::OpenFrame{{"id", 1, 0}});
+  run(std::chrono::milliseconds(200));
+  ASSERT_EQ(got.size(), 50U);
+  EXPECT_EQ(got[49], "49");
+  std::vector<std::byte> out(100);
+  EXPECT_TRUE((*dialed)->arena()->copy(1, 9, 0, out));
+  EXPECT_EQ(out[99], std::byte{7});
+  (*dialed)->close();
+  accepted_->close();
+  run(std::chrono::milliseconds(50));
+}
+
+TEST_F(PeerTest, RefusesAnotherSecretModelOrLayout) {
+  listen();
+  auto other = options_;
+  other.secret = "guess";
+  EXPECT_EQ(dial(other).error().code, "handoff_refused");
+  other = options_;
+  other.hello.lineage = "another";
+  auto refused = dial(other);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("different models"), std::string::npos);
+  other = options_;
+  other.hello.block_tokens = 32;
+  EXPECT_FALSE(dial(other));
+  other = options_;
+  other.hello.version_min = other.hello.version_max = 7;
+  refused = dial(other);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("versions"), std::string::npos);
+  EXPECT_FALSE(accepted_);
+}
+
+TEST_F(PeerTest, NobodyListeningIsAnErrorAtOnce) {
+  const auto refused = dial(options_);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, "connect_failed");
+}
+
+TEST_F(PeerTest, ASilentPeerIsLost) {
+  options_.silence = std::chrono::milliseconds(200);
+  options_.heartbeat = std::chrono::milliseconds(50);
+  listen();
+  auto quiet = options_;
+  quiet.heartbeat = std::chrono::hours(1);
+  auto dialed = dial(quiet);
+  ASSERT_TRUE(dialed);
+  // Not started: it neither reads nor sends, like a stopped process.
+  bool closed = false;
+  accepted_->start([](const protocol::HandoffFrame&) {}, [&] { closed = true; });
+  run(std::chrono::milliseconds(150));
+  EXPECT_FALSE(closed);
+  run(std::chrono::milliseconds(400));
+  EXPECT_TRUE(closed);
+  (*dialed)->close();
+}
+
+TEST_F(PeerTest, TheOtherSideLearnsOfACloseAtOnce) {
+  listen();
+  auto dialed = dial(options_);
+  ASSERT_TRUE(dialed);
+  bool closed = false;
+  accepted_->start([](const protocol::HandoffFrame&) {}, [&] { closed = true; });
+  (*dialed)->close();
+  run(std::chrono::milliseconds(100));
+  EXPECT_TRUE(closed);
+}
+
+}  // namespace
+}  // namespace tandem::kv
