@@ -1,0 +1,193 @@
+// attention: every instruction set and page dtype against double precision over shapes; one row's
+// bits whatever the batch.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "numerics/float_formats.h"
+#include "ops/operators.h"
+#include "ops/ops_test_support.h"
+
+namespace tandem::ops {
+namespace {
+
+struct Shape {
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  int32_t block_tokens;
+};
+
+float through_dtype(KvDtype dtype, float value) {
+  if (dtype == KvDtype::kF16) return numerics::f16_to_f32(numerics::f32_to_f16(value));
+  if (dtype == KvDtype::kBF16) return numerics::bf16_to_f32(numerics::f32_to_bf16(value));
+  return value;
+}
+
+// One sequence with its queries, keys and values, and pages to write them to.
+class Fixture {
+ public:
+  Fixture(const Shape& shape, KvDtype dtype, int32_t tokens, uint32_t seed)
+      : shape_(shape), tokens_(tokens) {
+    q_ = random_values(static_cast<size_t>(tokens) * q_columns(), seed);
+    k_ = random_values(static_cast<size_t>(tokens) * kv_columns(), seed + 1);
+    v_ = random_values(static_cast<size_t>(tokens) * kv_columns(), seed + 2);
+    view_.layout = {.dtype = dtype,
+                    .layout_id = kCpuLayoutId,
+                    .layers = 2,
+                    .kv_heads = shape.kv_heads,
+                    .head_dim = shape.head_dim,
+                    .block_tokens = shape.block_tokens};
+    view_.stride = (view_.layout.page_bytes() + 63) / 64 * 64;
+    view_.page_count = (tokens + shape.block_tokens - 1) / shape.block_tokens + 1;
+    storage_ = allocate_aligned(view_.stride * view_.page_count);
+    std::memset(storage_.get(), 0xFF, view_.stride * view_.page_count);  // NaN in every dtype
+    view_.base = storage_.get();
+    for (int32_t i = 0; i < view_.page_count; ++i) pages_.push_back(view_.page_count - 1 - i);
+  }
+
+  size_t q_columns() const { return static_cast<size_t>(shape_.heads) * shape_.head_dim; }
+  size_t kv_columns() const { return static_cast<size_t>(shape_.kv_heads) * shape_.head_dim; }
+  AttentionShape shape() const { return {shape_.heads, shape_.kv_heads, shape_.head_dim, 0}; }
+
+  // Runs positions [first, first + count) as one chunk.
+  std::vector<float> chunk(const CpuExecutor& executor, int32_t first, int32_t count) {
+    const SequenceRows rows[] = {
+        {.first_row = 0, .row_count = count, .first_position = first, .pages = pages_}};
+    std::vector<float> q(q_.begin() + first * q_columns(),
+                         q_.begin() + (first + count) * q_columns());
+    std::vector<float> k(k_.begin() + first * kv_columns(),
+                         k_.begin() + (first + count) * kv_columns());
+    rope_and_kv_write(executor, shape(), rows, nullptr, q.data(), k.data(),
+                      v_.data() + first * kv_columns(), 1, view_);
+    std::vector<float> out(q.size());
+    AttentionPlan plan(count, shape());
+    plan.plan(rows);
+    plan.run(executor, q.data(), out.data(), 1, view_);
+    return out;
+  }
+
+  std::vector<double> reference() const {
+    std::vector<double> out(q_.size());
+    const double scale = 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+    for (int32_t position = 0; position < tokens_; ++position) {
+      for (int32_t head = 0; head < shape_.heads; ++head) {
+        const size_t kv =
+            static_cast<size_t>(head / (shape_.heads / shape_.kv_heads)) * shape_.head_dim;
+        const size_t at = position * q_columns() + static_cast<size_t>(head) * shape_.head_dim;
+        std::vector<double> scores(position + 1);
+        double peak = -std::numeric_limits<double>::infinity();
+        for (int32_t t = 0; t <= position; ++t) {
+          for (int32_t d = 0; d < shape_.head_dim; ++d)
+            scores[t] += q_[at + d] * widened(k_, t, kv + d);
+          scores[t] *= scale;
+          peak = std::max(peak, scores[t]);
+        }
+        double total = 0;
+        for (double& score : scores) total += score = std::exp(score - peak);
+        for (int32_t d = 0; d < shape_.head_dim; ++d) {
+          double sum = 0;
+          for (int32_t t = 0; t <= position; ++t) sum += scores[t] * widened(v_, t, kv + d);
+          out[at + d] = sum / total;
+        }
+      }
+    }
+    return out;
+  }
+
+  int32_t tokens() const { return tokens_; }
+
+ private:
+  double widened(const std::vector<float>& values, int32_t token, size_t at) const {
+    return through_dtype(view_.layout.dtype, values[token * kv_columns() + at]);
+  }
+
+  Shape shape_;
+  int32_t tokens_;
+  std::vector<float> q_, k_, v_;
+  PageArenaView view_;
+  AlignedBytes storage_;
+  std::vector<int32_t> pages_;
+};
+
+const std::vector<Shape> kShapes = {
+    {9, 3, 64, 16}, {4, 4, 16, 16}, {8, 1, 32, 32},  {3, 3, 40, 16},
+    {6, 2, 24, 8},  {2, 1, 8, 24},  {1, 1, 128, 64},
+};
+
+class AttentionTest : public testing::TestWithParam<KvDtype> {};
+
+TEST_P(AttentionTest, MatchesDoublePrecisionOverShapesAndLengths) {
+  for (const Shape& shape : kShapes) {
+    for (const int32_t tokens : {1, 17, 300}) {
+      Fixture fixture(shape, GetParam(), tokens, 10);
+      const auto expected = fixture.reference();
+      for (const cpu::Kernels* kernels : machine_kernels()) {
+        const CpuExecutor executor = *CpuExecutor::create(*kernels, 1, shape.head_dim);
+        const auto actual = fixture.chunk(executor, 0, tokens);
+        for (size_t i = 0; i < actual.size(); ++i) {
+          ASSERT_NEAR(actual[i], expected[i], 3e-6 * (1 + std::abs(expected[i])))
+              << kernels->name << " head_dim " << shape.head_dim << " block " << shape.block_tokens
+              << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, ChunksOfAnySizeAndAnyThreadsGiveTheSameBits) {
+  const int32_t tokens = 530;  // three spans
+  for (const Shape& shape : {kShapes[0], kShapes[4]}) {
+    for (const cpu::Kernels* kernels : machine_kernels()) {
+      const CpuExecutor one = *CpuExecutor::create(*kernels, 1, shape.head_dim);
+      Fixture whole_fixture(shape, GetParam(), tokens, 20);
+      const auto whole = whole_fixture.chunk(one, 0, tokens);
+      for (const int threads : {1, 2}) {
+        const CpuExecutor executor = *CpuExecutor::create(*kernels, threads, shape.head_dim);
+        for (const int32_t size : {1, 7, 16, 64, 256}) {
+          if (kernels->isa == cpu::Isa::kScalar && threads > 1) continue;
+          Fixture fixture(shape, GetParam(), tokens, 20);
+          for (int32_t first = 0; first < tokens; first += size) {
+            const int32_t count = std::min(size, tokens - first);
+            const auto part = fixture.chunk(executor, first, count);
+            ASSERT_EQ(std::memcmp(part.data(), whole.data() + first * fixture.q_columns(),
+                                  part.size() * sizeof(float)),
+                      0)
+                << kernels->name << " threads " << threads << " chunk " << size << " at " << first;
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionTest,
+                         testing::Values(KvDtype::kF32, KvDtype::kF16, KvDtype::kBF16),
+                         [](const auto& info) { return std::string(kv_dtype_name(info.param)); });
+
+TEST(PageLayout, PlanesTileThePageAndUnsupportedOnesAreNamed) {
+  PageLayout layout = {.dtype = KvDtype::kFp8Inline,
+                       .layout_id = kCpuLayoutId,
+                       .layers = 3,
+                       .kv_heads = 2,
+                       .head_dim = 64,
+                       .block_tokens = 16};
+  size_t next = 0;
+  for (int layer = 0; layer < 3; ++layer) {
+    for (int head = 0; head < 2; ++head) {
+      EXPECT_EQ(layout.k_offset(layer, head), next);
+      EXPECT_EQ(layout.v_offset(layer, head), next + layout.plane_bytes());
+      next += 2 * layout.plane_bytes();
+    }
+  }
+  EXPECT_EQ(layout.page_bytes(), next);
+  EXPECT_FALSE(check_page_layout(layout));
+  layout.dtype = KvDtype::kBF16;
+  EXPECT_TRUE(check_page_layout(layout));
+  layout.block_tokens = 12;
+  EXPECT_FALSE(check_page_layout(layout));
+}
+
+}  // namespace
+}  // namespace tandem::ops

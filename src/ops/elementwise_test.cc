@@ -1,0 +1,99 @@
+#include <cmath>
+
+#include "ops/cpu/scalar.h"
+#include "ops/operators.h"
+#include "ops/ops_test_support.h"
+
+namespace tandem::ops {
+namespace {
+
+TEST(RmsNorm, MatchesDoublePrecisionAtEveryLength) {
+  for (const cpu::Kernels* kernels : machine_kernels()) {
+    for (const int32_t columns : {1, 7, 16, 17, 40, 576, 1000}) {
+      const auto x = random_values(columns, 1, 3.0F);
+      const auto weight = random_values(columns, 2);
+      std::vector<float> out(columns);
+      kernels->rms_norm(x.data(), weight.data(), columns, 1e-5F, out.data());
+      double squares = 0;
+      for (const float value : x) squares += static_cast<double>(value) * value;
+      const double scale = 1 / std::sqrt(squares / columns + 1e-5);
+      for (int32_t i = 0; i < columns; ++i) {
+        EXPECT_NEAR(out[i], x[i] * scale * weight[i], 2e-6 * (1 + std::abs(out[i])))
+            << kernels->name << " " << columns;
+      }
+    }
+  }
+}
+
+TEST(SiluMul, MatchesDoublePrecisionFromMinusToPlusInfinity) {
+  std::vector<float> gate = random_values(333, 3, 8.0F);
+  gate[0] = -200;
+  gate[1] = 200;
+  gate[2] = 0;
+  gate[3] = -87.5F;
+  const auto up = random_values(gate.size(), 4);
+  for (const cpu::Kernels* kernels : machine_kernels()) {
+    for (const int32_t columns : {1, 15, 16, 31, 333}) {
+      std::vector<float> out(columns);
+      kernels->silu_mul(gate.data(), up.data(), columns, out.data());
+      for (int32_t i = 0; i < columns; ++i) {
+        const double expected = gate[i] / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i];
+        EXPECT_NEAR(out[i], expected, 1e-6 * (1 + std::abs(expected)))
+            << kernels->name << " " << gate[i];
+      }
+    }
+  }
+}
+
+TEST(Exp, IsAccurateAndExactlyZeroFarBelow) {
+  EXPECT_EQ(cpu::exp_scalar(0), 1.0F);
+  EXPECT_EQ(cpu::exp_scalar(-INFINITY), 0.0F);
+  EXPECT_EQ(cpu::exp_scalar(-100), 0.0F);
+  EXPECT_TRUE(std::isnan(cpu::exp_scalar(NAN)));
+  for (float x = -87; x < 80; x += 0.0137F) {
+    EXPECT_NEAR(cpu::exp_scalar(x) / std::exp(static_cast<double>(x)), 1, 4e-7) << x;
+  }
+}
+
+TEST(Rope, RotatesAdjacentPairsAndLeavesTheRest) {
+  for (const cpu::Kernels* kernels : machine_kernels()) {
+    for (const int32_t head_dim : {2, 24, 64, 80}) {
+      for (const int32_t pairs : {1, head_dim / 2, head_dim / 4}) {
+        if (pairs < 1) continue;
+        const int32_t heads = 3;
+        const auto before = random_values(static_cast<size_t>(heads) * head_dim, 5);
+        std::vector<float> angles(pairs);
+        std::vector<float> cos_sin;
+        for (int32_t i = 0; i < pairs; ++i) {
+          angles[i] = 0.37F * static_cast<float>(i + 1);
+          cos_sin.push_back(std::cos(angles[i]));
+          cos_sin.push_back(std::sin(angles[i]));
+        }
+        auto x = before;
+        kernels->rope(x.data(), heads, head_dim, pairs, cos_sin.data());
+        for (int32_t head = 0; head < heads; ++head) {
+          const float* a = before.data() + static_cast<size_t>(head) * head_dim;
+          const float* b = x.data() + static_cast<size_t>(head) * head_dim;
+          for (int32_t i = 0; i < head_dim / 2; ++i) {
+            const double c = i < pairs ? std::cos(static_cast<double>(angles[i])) : 1;
+            const double s = i < pairs ? std::sin(static_cast<double>(angles[i])) : 0;
+            EXPECT_NEAR(b[2 * i], a[2 * i] * c - a[2 * i + 1] * s, 1e-6) << kernels->name;
+            EXPECT_NEAR(b[2 * i + 1], a[2 * i] * s + a[2 * i + 1] * c, 1e-6) << kernels->name;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Dispatch, ForcesALowerLevelAndNamesWhatTheMachineLacks) {
+  EXPECT_EQ((*cpu::select_kernels("scalar"))->isa, cpu::Isa::kScalar);
+  EXPECT_EQ((*cpu::select_kernels(""))->isa, cpu::machine_isa());
+  const auto unknown = cpu::select_kernels("sse9");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().code, "unsupported_isa");
+  if (cpu::machine_isa() < cpu::Isa::kAvx512) EXPECT_FALSE(cpu::select_kernels("avx512"));
+}
+
+}  // namespace
+}  // namespace tandem::ops

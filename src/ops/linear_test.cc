@@ -1,0 +1,247 @@
+// linear: every instruction set and format against a double-precision product, over odd shapes;
+// GEMV equal to GEMM.
+#include <cmath>
+#include <cstring>
+
+#include "numerics/error.h"
+#include "ops/cpu/decode_scalar.h"
+#include "ops/operators.h"
+#include "ops/ops_test_support.h"
+
+namespace tandem::ops {
+namespace {
+
+using weights::Format;
+
+std::vector<int32_t> column_counts(Format format) {
+  switch (weights::block_values(format)) {
+    case 1:
+      return {1, 7, 40, 256, 300};
+    case 32:
+      return {32, 96, 288, 576};
+    default:
+      return {256, 768};
+  }
+}
+
+std::vector<double> reference_product(const TestMatrix& matrix, int32_t rows, int32_t columns,
+                                      const std::vector<float>& x, int32_t m) {
+  std::vector<double> out(static_cast<size_t>(m) * rows);
+  for (int32_t i = 0; i < m; ++i) {
+    for (int32_t row = 0; row < rows; ++row) {
+      double sum = 0;
+      for (int32_t k = 0; k < columns; ++k) {
+        sum += static_cast<double>(matrix.decoded[static_cast<size_t>(row) * columns + k]) *
+               static_cast<double>(x[static_cast<size_t>(i) * columns + k]);
+      }
+      out[static_cast<size_t>(i) * rows + row] = sum;
+    }
+  }
+  return out;
+}
+
+// The values that int8 activations stand for.
+std::vector<float> dequantize_activations(const std::vector<cpu::ActivationBlock>& blocks) {
+  std::vector<float> out;
+  for (const cpu::ActivationBlock& block : blocks) {
+    for (const int8_t q : block.q) out.push_back(block.d * static_cast<float>(q));
+  }
+  return out;
+}
+
+struct Product {
+  std::vector<float> out;
+  void run(const CpuExecutor& executor, const TestMatrix& matrix, Activations x, int32_t rows) {
+    out.assign(static_cast<size_t>(x.rows) * rows, -7.0F);
+    const LinearTarget target[] = {{&matrix.packed, out.data(), static_cast<size_t>(rows)}};
+    linear(executor, x, target);
+  }
+};
+
+class LinearTest : public testing::TestWithParam<Format> {};
+
+TEST_P(LinearTest, PackedOrderHoldsTheSameValues) {
+  const Format format = GetParam();
+  const int32_t columns = weights::block_values(format) == 1 ? 37 : 512;
+  const TestMatrix matrix = make_matrix(format, 21, columns, 1);
+  for (int32_t row = 0; row < 21; ++row) {
+    for (int32_t k = 0; k < columns; ++k) {
+      ASSERT_EQ(cpu::packed_weight(matrix.packed.view(), row / 16, row % 16, k),
+                matrix.decoded[static_cast<size_t>(row) * columns + k]);
+    }
+  }
+}
+
+TEST_P(LinearTest, Float32ActivationsMatchDoublePrecision) {
+  for (const cpu::Kernels* kernels : machine_kernels()) {
+    const CpuExecutor executor = *CpuExecutor::create(*kernels, 1, 64);
+    for (const int32_t columns : column_counts(GetParam())) {
+      for (const int32_t rows : {1, 16, 23, 64}) {
+        const TestMatrix matrix = make_matrix(GetParam(), rows, columns, 2);
+        for (const int32_t m : {1, 2, 3, 5, 9, 13, 70}) {
+          auto x = random_values(static_cast<size_t>(m) * columns, 3);
+          Product product;
+          product.run(executor, matrix, {x.data(), nullptr, m, columns}, rows);
+          const auto expected = reference_product(matrix, rows, columns, x, m);
+          for (size_t i = 0; i < expected.size(); ++i) {
+            ASSERT_NEAR(product.out[i], expected[i], 2e-5 * std::sqrt(columns))
+                << kernels->name << " " << rows << "x" << columns << " m " << m;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, Int8ActivationsMatchDoublePrecision) {
+  if (!has_int8_kernel(GetParam())) return;
+  for (const cpu::Kernels* kernels : machine_kernels()) {
+    const CpuExecutor executor = *CpuExecutor::create(*kernels, 1, 64);
+    for (const int32_t columns : column_counts(GetParam())) {
+      for (const int32_t rows : {1, 7, 16, 29, 64}) {
+        const TestMatrix matrix = make_matrix(GetParam(), rows, columns, 4);
+        for (const int32_t m : {1, 2, 3, 4, 5, 13, 30}) {
+          auto x = random_values(static_cast<size_t>(m) * columns, 5);
+          std::vector<cpu::ActivationBlock> blocks(x.size() / 32);
+          const Activations activations = {x.data(), blocks.data(), m, columns};
+          quantize(executor, activations);
+          Product product;
+          product.run(executor, matrix, activations, rows);
+          const auto expected =
+              reference_product(matrix, rows, columns, dequantize_activations(blocks), m);
+          for (size_t i = 0; i < expected.size(); ++i) {
+            ASSERT_NEAR(product.out[i], expected[i], 2e-5 * std::sqrt(columns))
+                << kernels->name << " " << rows << "x" << columns << " m " << m;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ARowsBitsDoNotDependOnOtherRowsOrThreads) {
+  const int32_t columns = weights::block_values(GetParam()) == 1 ? 300 : 768;
+  const int32_t rows = 83;
+  const int32_t m = 77;
+  const TestMatrix matrix = make_matrix(GetParam(), rows, columns, 6);
+  auto x = random_values(static_cast<size_t>(m) * columns, 7);
+  for (const cpu::Kernels* kernels : machine_kernels()) {
+    for (const bool quantized : {false, true}) {
+      if (quantized && columns % 32 != 0) continue;
+      std::vector<cpu::ActivationBlock> blocks(x.size() / 32);
+      const auto activations = [&](int32_t first, int32_t count) {
+        return Activations{
+            x.data() + static_cast<size_t>(first) * columns,
+            quantized ? blocks.data() + static_cast<size_t>(first) * (columns / 32) : nullptr,
+            count, columns};
+      };
+      const CpuExecutor one = *CpuExecutor::create(*kernels, 1, 64);
+      quantize(one, activations(0, m));
+      Product whole;
+      whole.run(one, matrix, activations(0, m), rows);
+      for (const int threads : {1, 2, 3}) {
+        const CpuExecutor executor = *CpuExecutor::create(*kernels, threads, 64);
+        for (const int32_t chunk : {1, 2, 3, 4, 7, 16, 64, 77}) {
+          for (int32_t first = 0; first < m; first += chunk) {
+            const int32_t count = std::min(chunk, m - first);
+            Product part;
+            part.run(executor, matrix, activations(first, count), rows);
+            ASSERT_EQ(
+                std::memcmp(part.out.data(), whole.out.data() + static_cast<size_t>(first) * rows,
+                            part.out.size() * sizeof(float)),
+                0)
+                << kernels->name << " threads " << threads << " chunk " << chunk << " int8 "
+                << quantized;
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, LinearTest, testing::ValuesIn(weights::kAllFormats),
+                         [](const auto& info) {
+                           return std::string(weights::format_name(info.param));
+                         });
+
+TEST(LinearInt8, LargestCodesDoNotOverflow) {
+  // Every code and activation at its extreme: the sums that the kernels' overflow arguments are
+  // about.
+  for (const Format format : {Format::kQ8_0, Format::kQ4_0, Format::kQ4_1}) {
+    const size_t size = weights::row_bytes(format, 64);
+    std::vector<std::byte> file(size * 16);
+    std::vector<float> decoded(16 * 64);
+    for (int row = 0; row < 16; ++row) {
+      const auto bytes = std::span(file).subspan(row * size, size);
+      for (size_t block = 0; block < 2; ++block) {
+        const auto fill = row % 2 == 0 ? std::byte{0x80} : std::byte{0x7F};
+        auto out = bytes.subspan(block * size / 2, size / 2);
+        std::fill(out.begin(), out.end(),
+                  format == Format::kQ8_0 ? fill
+                  : row % 2 == 0          ? std::byte{0xFF}
+                                          : std::byte{0});
+        out[0] = std::byte{0x00};
+        out[1] = std::byte{0x3C};  // d = 1
+        if (format == Format::kQ4_1) {
+          out[2] = std::byte{0x00};
+          out[3] = std::byte{0xBC};  // m = -1
+        }
+      }
+      weights::dequantize_row(format, bytes, std::span(decoded).subspan(row * 64, 64));
+    }
+    device::ComputeThreads threads(1);
+    const PackedMatrix packed = *PackedMatrix::pack(format, 16, 64, file, threads);
+    for (const float sign : {1.0F, -1.0F}) {
+      std::vector<float> x(64, sign * 127);
+      std::vector<cpu::ActivationBlock> blocks(2);
+      for (const cpu::Kernels* kernels : machine_kernels()) {
+        const CpuExecutor executor = *CpuExecutor::create(*kernels, 1, 64);
+        const Activations activations = {x.data(), blocks.data(), 1, 64};
+        quantize(executor, activations);
+        std::vector<float> out(16);
+        const LinearTarget target[] = {{&packed, out.data(), 16}};
+        linear(executor, activations, target);
+        for (int row = 0; row < 16; ++row) {
+          double expected = 0;
+          for (int k = 0; k < 64; ++k)
+            expected += decoded[row * 64 + k] * blocks[k / 32].d * blocks[k / 32].q[k % 32];
+          EXPECT_NEAR(out[row], expected, std::abs(expected) * 1e-6)
+              << kernels->name << " row " << row;
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantizeRow, AllInstructionSetsGiveTheSameBytesAndNonFiniteInputsShow) {
+  auto x = random_values(32 * 40, 8);
+  for (size_t i = 0; i < 32; ++i) x[i] = 0;
+  for (size_t i = 32; i < 64; ++i) x[i] = 1e-40F;
+  x[70] = INFINITY;
+  x[100] = NAN;
+  x[140] = -1e30F;
+  std::vector<cpu::ActivationBlock> expected(40);
+  cpu::kernels_for(cpu::Isa::kScalar).quantize_row(x.data(), 32 * 40, expected.data());
+  EXPECT_TRUE(std::isnan(expected[2].d));
+  EXPECT_TRUE(std::isnan(expected[3].d));
+  EXPECT_TRUE(std::isfinite(expected[0].d) && std::isfinite(expected[1].d) &&
+              std::isfinite(expected[4].d));
+  for (const cpu::Kernels* kernels : machine_kernels()) {
+    std::vector<cpu::ActivationBlock> blocks(40);
+    kernels->quantize_row(x.data(), 32 * 40, blocks.data());
+    for (size_t i = 0; i < 40; ++i) {
+      EXPECT_EQ(std::memcmp(&blocks[i].q, &expected[i].q, 32), 0)
+          << kernels->name << " block " << i;
+      EXPECT_EQ(std::isnan(blocks[i].d), std::isnan(expected[i].d));
+      if (!std::isnan(blocks[i].d)) {
+        EXPECT_EQ(blocks[i].d, expected[i].d);
+        EXPECT_EQ(blocks[i].d_times_sum, expected[i].d_times_sum);
+      }
+      EXPECT_EQ(blocks[i].minus_8_sum, expected[i].minus_8_sum);
+      EXPECT_EQ(blocks[i].minus_128_sum, expected[i].minus_128_sum);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::ops

@@ -1,0 +1,186 @@
+#include "weights/gguf.h"
+
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "weights/gguf_writer.h"
+
+namespace tandem::weights {
+namespace {
+
+std::vector<std::byte> sample_file() {
+  GgufWriter writer;
+  writer.add_string("general.architecture", "llama");
+  writer.add_u32("count", 7);
+  writer.add_u64("big", 1ULL << 40);
+  writer.add_f32("epsilon", 0.5F);
+  writer.add_bool("flag", true);
+  const std::vector<std::string> words = {"a", "", "ccc"};
+  writer.add_strings("words", words);
+  const std::vector<int32_t> numbers = {-1, 2};
+  writer.add_i32s("numbers", numbers);
+  const std::vector<float> reals = {0.25F};
+  writer.add_f32s("reals", reals);
+  std::vector<float> values(64);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) - 32;
+  writer.add_matrix("w", Format::kQ8_0, 2, 32, values);
+  writer.add_vector("norm", reals);
+  return writer.finish();
+}
+
+TEST(Gguf, ReadsBackWhatWasWritten) {
+  const std::vector<std::byte> bytes = sample_file();
+  const auto file = GgufFile::parse(bytes);
+  ASSERT_TRUE(file) << file.error().message;
+  EXPECT_EQ(file->string("general.architecture").value(), "llama");
+  EXPECT_EQ(file->integer("count").value(), 7);
+  EXPECT_EQ(file->integer("big").value(), int64_t{1} << 40);
+  EXPECT_EQ(file->real("epsilon").value(), 0.5);
+  EXPECT_TRUE(file->boolean("flag").value());
+  EXPECT_EQ(file->strings("words").value(), (std::vector<std::string_view>{"a", "", "ccc"}));
+  EXPECT_EQ(file->integers("numbers").value(), (std::vector<int64_t>{-1, 2}));
+  EXPECT_EQ(file->reals("reals").value(), std::vector<float>{0.25F});
+  const GgufTensor* w = file->find_tensor("w");
+  ASSERT_NE(w, nullptr);
+  EXPECT_EQ(w->rows(), 2);
+  EXPECT_EQ(w->columns(), 32);
+  std::vector<float> row(32);
+  dequantize_row(w->format, w->row(1), row);
+  EXPECT_NEAR(row[31], 31, 0.2);
+  EXPECT_EQ(file->find_tensor("absent"), nullptr);
+}
+
+TEST(Gguf, TypedAccessNamesTheKeyThatIsMissingOrWrong) {
+  const std::vector<std::byte> bytes = sample_file();
+  const auto file = GgufFile::parse(bytes);
+  ASSERT_TRUE(file);
+  EXPECT_NE(file->integer("nothing").error().message.find("nothing"), std::string::npos);
+  EXPECT_NE(file->integer("epsilon").error().message.find("epsilon"), std::string::npos);
+  EXPECT_FALSE(file->string("count"));
+  EXPECT_FALSE(file->strings("numbers"));
+  EXPECT_FALSE(file->integers("words"));
+  EXPECT_FALSE(file->reals("numbers"));
+}
+
+TEST(Gguf, EveryTruncationIsAnErrorNotACrash) {
+  const std::vector<std::byte> bytes = sample_file();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    // The last tensor's padding may be cut without harm; everything before it is needed.
+    const std::vector<std::byte> cut(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size));
+    const auto file = GgufFile::parse(cut);
+    if (size < bytes.size() - 28) EXPECT_FALSE(file) << size;
+  }
+}
+
+TEST(Gguf, RandomDamageNeverCrashesAndTensorsStayInside) {
+  const std::vector<std::byte> clean = sample_file();
+  std::mt19937 random(3);
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<std::byte> bytes = clean;
+    for (int i = 0; i < 1 + round % 4; ++i)
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    const auto file = GgufFile::parse(bytes);
+    if (!file) continue;
+    for (const GgufTensor& tensor : file->tensors()) {
+      ASSERT_GE(tensor.bytes.data(), bytes.data());
+      ASSERT_LE(tensor.bytes.data() + tensor.bytes.size(), bytes.data() + bytes.size());
+    }
+  }
+}
+
+// Builds a header by hand around one tensor entry, to say exactly what a hostile file says.
+std::vector<std::byte> hostile(uint64_t tensors, uint64_t dimension, uint32_t type,
+                               uint64_t offset) {
+  std::vector<std::byte> out;
+  const auto put = [&](const auto& value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    out.insert(out.end(), bytes.begin(), bytes.end());
+  };
+  put(uint32_t{0x46554747});
+  put(uint32_t{3});
+  put(tensors);
+  put(uint64_t{0});
+  put(uint64_t{1});
+  put('w');
+  put(uint32_t{2});
+  put(dimension);
+  put(dimension);
+  put(type);
+  put(offset);
+  out.resize(256);
+  return out;
+}
+
+TEST(Gguf, RefusesSizesThatOverflowOrLeaveTheFile) {
+  EXPECT_TRUE(GgufFile::parse(hostile(1, 4, 0, 0)));
+  EXPECT_FALSE(GgufFile::parse(hostile(~0ULL, 4, 0, 0)));
+  EXPECT_FALSE(GgufFile::parse(hostile(1, 0, 0, 0)));
+  EXPECT_FALSE(GgufFile::parse(hostile(1, 1ULL << 63, 0, 0)));
+  EXPECT_FALSE(GgufFile::parse(hostile(1, 1ULL << 33, 0, 0)));  // the product wraps
+  EXPECT_FALSE(GgufFile::parse(hostile(1, 1ULL << 20, 0, 0)));  // too large for the file
+  EXPECT_FALSE(GgufFile::parse(hostile(1, 4, 0, ~0ULL - 31)));  // offset + size wraps
+  EXPECT_FALSE(GgufFile::parse(hostile(1, 4, 0, 8)));           // misaligned
+  EXPECT_FALSE(GgufFile::parse(hostile(1, 4, 8, 0)));           // not whole blocks
+  EXPECT_FALSE(GgufFile::parse(hostile(1, 4, 77, 0)));          // unknown type
+  EXPECT_FALSE(GgufFile::open("/nonexistent/model.gguf"));
+}
+
+TEST(Gguf, RefusesDuplicates) {
+  GgufWriter keys;
+  keys.add_u32("k", 1);
+  keys.add_u32("k", 2);
+  EXPECT_FALSE(GgufFile::parse(keys.finish()));
+  GgufWriter tensors;
+  const std::vector<float> values = {1};
+  tensors.add_vector("t", values);
+  tensors.add_vector("t", values);
+  EXPECT_FALSE(GgufFile::parse(tensors.finish()));
+}
+
+class FormatTest : public testing::TestWithParam<Format> {};
+
+TEST_P(FormatTest, QuantizedRowsDecodeCloseToTheirSource) {
+  const Format format = GetParam();
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(512);
+  for (float& value : values) value = normal(random);
+  std::vector<std::byte> row(row_bytes(format, 512));
+  quantize_row(format, values, row);
+  std::vector<float> decoded(512);
+  dequantize_row(format, row, decoded);
+  const double tolerance = format == Format::kF32    ? 0
+                           : format == Format::kF16  ? 2e-3
+                           : format == Format::kBF16 ? 2e-2
+                           : format == Format::kQ8_0 ? 2e-2
+                           : format == Format::kQ6_K ? 8e-2
+                                                     : 0.35;
+  for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(decoded[i], values[i], tolerance) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FormatTest, testing::ValuesIn(kAllFormats),
+                         [](const auto& info) { return std::string(format_name(info.param)); });
+
+TEST(Format, HandMadeBlocksDecodeAsDocumented) {
+  BlockQ4_1 block = {.d = 0x3800, .m = 0xBC00, .q = {}};  // d = 0.5, m = -1
+  block.q[0] = 0xF3;
+  float out[32];
+  dequantize_row(Format::kQ4_1, std::as_bytes(std::span(&block, 1)), out);
+  EXPECT_EQ(out[0], 0.5F);   // 3 * 0.5 - 1
+  EXPECT_EQ(out[16], 6.5F);  // 15 * 0.5 - 1
+  EXPECT_EQ(out[1], -1.0F);
+
+  BlockQ6K six = {};
+  six.d = 0x3C00;         // 1
+  six.scale[8 + 6] = -2;  // values 224..239: second half, fourth quarter
+  six.low[64 + 32 + 5] = 0x90;
+  six.high[32 + 5] = 0xC0;
+  float wide[256];
+  dequantize_row(Format::kQ6_K, std::as_bytes(std::span(&six, 1)), wide);
+  EXPECT_EQ(wide[128 + 96 + 5], -2.0F * (0x39 - 32));
+}
+
+}  // namespace
+}  // namespace tandem::weights
