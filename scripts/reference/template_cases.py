@@ -27,143 +27,102 @@ DATA = {"n": 7, "f": 2.5, "s": "Hello World", "e": "", "l": [3, 1, 2], "d": {"b"
         "multi": "one\n two\n\nthree\n", "html": "<a href=\"x\">'&</a>", "neg": -7, "zero": 0}
 
 FAMILIES = {
-    "chatml": """{%- if tools %}
-    {{- '<|im_start|>system\\n' }}
-    {%- if messages[0].role == 'system' %}
-        {{- messages[0].content + '\\n\\n' }}
-    {%- endif %}
-    {{- "# Tools\\n<tools>" }}
-    {%- for tool in tools %}
-        {{- "\\n" }}
-        {{- tool | tojson }}
-    {%- endfor %}
-    {{- "\\n</tools><|im_end|>\\n" }}
-{%- elif messages[0].role == 'system' %}
-    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
-{%- endif %}
-{%- set ns = namespace(last=messages|length - 1, multi=true) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if ns.multi and message.role == "user" and message.content is string and not(message.content.startswith('<r>') and message.content.endswith('</r>')) %}
-        {%- set ns.multi = false %}
-        {%- set ns.last = index %}
-    {%- endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {%- if message.content is string %}
-        {%- set content = message.content %}
-    {%- else %}
-        {%- set content = '' %}
-    {%- endif %}
-    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
-        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
-    {%- elif message.role == "assistant" %}
-        {%- set reasoning = '' %}
-        {%- if message.reasoning_content is string %}
-            {%- set reasoning = message.reasoning_content %}
-        {%- elif '</think>' in content %}
-            {%- set reasoning = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
-            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
-        {%- endif %}
-        {%- if loop.index0 > ns.last and (loop.last or reasoning) %}
-            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
-        {%- else %}
-            {{- '<|im_start|>' + message.role + '\\n' + content }}
-        {%- endif %}
-        {%- if message.tool_calls %}
-            {%- for tool_call in message.tool_calls %}
-                {%- if (loop.first and content) or (not loop.first) %}{{- '\\n' }}{%- endif %}
-                {%- if tool_call.function %}{%- set tool_call = tool_call.function %}{%- endif %}
-                {{- '<tool_call>\\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}
-                {%- if tool_call.arguments is string %}{{- tool_call.arguments }}{%- else %}{{- tool_call.arguments | tojson }}{%- endif %}
-                {{- '}\\n</tool_call>' }}
-            {%- endfor %}
-        {%- endif %}
-        {{- '<|im_end|>\\n' }}
-    {%- elif message.role == "tool" %}
-        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<|im_start|>user' }}{%- endif %}
-        {{- '\\n<tool_response>\\n' }}{{- content }}{{- '\\n</tool_response>' }}
-        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}{{- '<|im_end|>\\n' }}{%- endif %}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
-{%- endif %}
-""",
-    "headers": """{{- bos_token }}
-{%- if custom_tools is defined %}{%- set tools = custom_tools %}{%- endif %}
-{%- if not date_string is defined %}{%- set date_string = strftime_now("%d %b %Y") %}{%- endif %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system_message = messages[0]['content']|trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set system_message = "" %}
-{%- endif %}
-{{- "<|h|>system<|/h|>\\n\\n" }}
-{%- if tools is not none %}{{- "Environment: ipython\\n" }}{%- endif %}
-{{- "Today: " + date_string + "\\n\\n" }}
-{%- if tools is not none %}
-    {%- for t in tools %}
-        {{- t | tojson(indent=4) }}
-        {{- "\\n\\n" }}
-    {%- endfor %}
-{%- endif %}
-{{- system_message }}
-{%- for message in messages %}
-    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
-        {{- '<|h|>' + message['role'] + '<|/h|>\\n\\n' }}
-        {%- if message['content'] is string %}{{- message['content'] | trim }}
-        {%- else %}
-            {%- for part in message['content'] %}
-                {%- if part['type'] == 'image' %}{{- '<|image|>' }}{%- elif part['type'] == 'text' %}{{- part['text'] }}{%- endif %}
-            {%- endfor %}
-        {%- endif %}
-        {{- '<|eot|>' }}
-    {%- elif 'tool_calls' in message %}
-        {%- if not message.tool_calls|length == 1 and strict is defined %}
-            {{- raise_exception("only one call") }}
-        {%- endif %}
-        {%- set tool_call = message.tool_calls[0].function %}
-        {{- '{"name": "' + tool_call.name + '", ' }}{{- '"parameters": ' }}{{- tool_call.arguments | tojson }}{{- "}<|eot|>" }}
-    {%- elif message.role == "tool" or message.role == "ipython" %}
-        {{- "<|h|>ipython<|/h|>\\n\\n" }}
-        {%- if message.content is mapping or message.content is iterable %}{{- message.content | tojson }}{%- else %}{{- message.content }}{%- endif %}
-        {{- "<|eot|>" }}
-    {%- endif %}
-{%- endfor %}
-""",
-    "sections": """{%- macro render_content(msg) -%}
-    {%- set c = msg.get('content') -%}
-    {%- if c is string -%}{{ c }}{%- elif c is not none -%}
-      {%- for part in c -%}{%- if part.type == 'image' or 'image' in part -%}<img>{%- else -%}{{ part['text'] }}{%- endif -%}{%- endfor -%}
-    {%- endif -%}
-{%- endmacro -%}
-{%- macro set_roles(message) -%}
-  {%- set role_name = message.get('name') or message['role'] -%}
-  {%- if message['role'] == 'user' -%}<|user|>{{ role_name }}<|mid|>{%- elif message['role'] == 'assistant' -%}<|asst|>{{ role_name }}<|mid|>{%- else -%}<|sys|>{{ role_name }}<|mid|>{%- endif -%}
-{%- endmacro -%}
-{%- set ns = namespace(last_non_tool_call=-1) -%}
-{%- for idx in range(messages|length - 1, -1, -1) -%}
-  {%- if messages[idx]['role'] == 'assistant' and not messages[idx].get('tool_calls') -%}
-    {%- set ns.last_non_tool_call = idx -%}
-    {%- break -%}
+    "turns": """{#- Our own: turns between brackets, the thought kept only behind the last question. -#}
+{%- set state = namespace(question=-1, calls=0) -%}
+{%- for m in messages | reverse -%}
+  {%- if state.question < 0 and m.role == 'user' -%}
+    {%- set state.question = loop.revindex0 -%}
   {%- endif -%}
 {%- endfor -%}
-{%- set hist = messages[:ns.last_non_tool_call + 1] -%}
-{%- set suffix = messages[ns.last_non_tool_call + 1:] -%}
-{%- if tools -%}<|sys|>tool_declare<|mid|>{{ tools | tojson(separators=(',', ':')) }}<|end|>{%- endif -%}
-{%- for message in hist -%}
-  {{ set_roles(message) }}
-  {%- if message['role'] == 'assistant' -%}<think></think>{{ render_content(message) }}
-  {%- if message.get('tool_calls') -%}<|calls|>{%- for call in message['tool_calls'] -%}{%- set id = call['id'] -%}<|call|>{{ id }}<|arg|>{% if call['function']['arguments'] is string %}{{ call['function']['arguments'] }}{% else %}{{ call['function']['arguments'] | tojson }}{% endif %}<|/call|>{%- endfor -%}<|/calls|>{%- endif -%}
-  {%- elif message['role'] == 'tool' -%}## Return of {{ message.tool_call_id }}
-{{ render_content(message) }}
-  {%- elif message['content'] is not none -%}{{ render_content(message) }}
-  {%- endif -%}<|end|>
+{%- if tools %}
+[[tools]]
+  {%- for entry in tools %}
+{{ loop.index }}. {{ entry.function.name }}({{ entry.function.parameters.properties | list | join(', ') }}) {{ entry | tojson }}
+  {%- endfor %}
+{% endif -%}
+{%- for m in messages %}
+    {%- set body = m.content if m.content is string else '' %}
+    {%- set thought = m.reasoning_content if m.reasoning_content is string else '' %}
+    {%- if not thought and '</think>' in body %}
+        {%- set thought = body.split('</think>')[0].split('<think>')[-1].strip() %}
+    {%- endif %}
+    {%- if '</think>' in body %}{% set body = body.split('</think>', 1)[1].lstrip('\n') %}{% endif %}
+    {{- '[[' ~ m.role ~ ']]\n' }}
+    {%- if thought and loop.index0 > state.question %}{{ '(' + thought + ')\n' }}{% endif %}
+    {{- body.rstrip() }}
+    {%- for call in m.tool_calls or [] %}
+        {%- set state.calls = state.calls + 1 %}
+        {{- '\n->' ~ state.calls ~ ' ' }}{{ call.function.name }} {{ call.function.arguments | tojson }}
+    {%- endfor %}
+    {%- if m.role == 'tool' and (loop.last or loop.nextitem.role != 'tool') %}{{ '\n[[results end]]' }}{% endif %}
+    {{- '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '[[assistant]]\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{ '()\n' }}{% endif %}
+{%- endif %}
+""",
+    "cards": """{{ bos_token -}}
+{%- set head = messages[0] -%}
+{%- set rest = messages -%}
+{%- if head['role'] in ['system', 'developer'] -%}
+    {%- set rest = messages[1:] -%}
+    {%- set instructions = head['content'] | trim -%}
+{%- endif -%}
+CARD {{ date | default(strftime_now("%d %b %Y")) }}
+{% if tools is not none -%}
+    {% for tool in tools -%}
+{{ tool | tojson(indent=4) }}
+---
+    {%- endfor %}
+{%- endif %}
+{{ instructions }}
+{% for m in rest -%}
+    {% if strict is defined and (m.tool_calls or []) | length > 1 -%}
+        {{ raise_exception("a card holds one call") }}
+    {%- endif %}
+    {% if m.tool_calls is defined -%}
+        {% for call in m.tool_calls -%}
+            {% set f = call.function %}{{ '{"do": "' + f.name + '", "with": ' ~ (f.arguments | tojson) + "}" -}}
+        {% endfor %}
+    {%- elif m['content'] is mapping or (m['content'] is iterable and m['content'] is not string) -%}
+        {% for part in m['content'] -%}
+            {% if 'image' in part -%}<picture>{% elif part['type'] == 'text' -%}{{ part['text'] }}{% endif %}
+        {%- endfor %}
+    {%- else -%}
+        {{ m['role'] | title }}: {{ m['content'] | trim }}
+    {%- endif %}
+.
+{% endfor -%}
+""",
+    "macros": """{%- macro who(m) -%}<{{ m.get('name') or m['role'] }}|{{ {'user': 1, 'assistant': 2}.get(m['role'], 0) }}>{%- endmacro -%}
+{%- macro words(m) -%}
+    {%- set c = m.get('content') -%}
+    {%- if c is string -%}{{ c }}
+    {%- elif c is not none -%}{%- for part in c -%}{{ part.text if part.text is defined else '?' }}{%- endfor -%}
+    {%- endif -%}
+{%- endmacro -%}
+{%- set mark = namespace(at=-1) -%}
+{%- for i in range(messages | length - 1, -1, -1) -%}
+    {%- if messages[i]['role'] == 'assistant' and not messages[i].get('tool_calls') -%}
+        {%- set mark.at = i -%}
+        {%- break -%}
+    {%- endif -%}
 {%- endfor -%}
-{%- for message in suffix -%}{{ set_roles(message) }}{{ render_content(message) }}<|end|>{%- endfor -%}
-{%- if add_generation_prompt -%}<|asst|>assistant<|mid|>{%- endif -%}
+{%- if tools -%}({{ tools | tojson(separators=(',', ':')) }}){%- endif -%}
+{%- for m in messages[:mark.at + 1] -%}
+    {{ who(m) }}{{ words(m) | replace('\n', '/') }}
+    {%- for call in m.get('tool_calls', []) -%}
+        {%- if loop.first %}{ {%- endif -%}
+        {{ call['id'] }}={% if call['function']['arguments'] is string %}{{ call['function']['arguments'] }}{% else %}{{ call['function']['arguments'] | tojson }}{% endif %};
+        {%- if loop.last %} } {%- endif -%}
+    {%- endfor -%}
+    {%- if m['role'] == 'tool' %} answers {{ m.tool_call_id }}
+    {%- endif -%}
+    {{ '\n' }}
+{%- endfor -%}
+{%- for m in messages[mark.at + 1:] -%}{{ who(m) }}{{ words(m) }}<end>{%- endfor -%}
+{%- if add_generation_prompt -%}{{ who({'role': 'assistant'}) }}{%- endif -%}
 """,
     "typescript": """{%- macro type_of(spec, depth) -%}
     {%- if spec.enum %}{% for v in spec.enum %}{{ '"' ~ v ~ '"' }}{% if not loop.last %} | {% endif %}{% endfor %}
@@ -180,14 +139,14 @@ FAMILIES = {
     {%- elif spec.type -%}{{ spec.type }}
     {%- else -%}any{%- endif -%}
 {%- endmacro -%}
-namespace functions {
-{% for tool in tools %}{% set f = tool.function %}
+module tools:
+{% for tool in tools or [] %}{% set f = tool.function %}
 {% if f.description %}// {{ f.description | replace("\\n", "\\n// ") }}
 {% endif %}
-type {{ f.name }} = (_: {{ type_of(f.parameters, 1) }}) => any;
+{{ f.name }} takes {{ type_of(f.parameters, 1) }}
 
 {% endfor %}
-}
+end
 """,
     "lines": """{% if not messages %}{{ raise_exception('no messages') }}{% endif %}
     {% for message in messages %}
@@ -211,7 +170,7 @@ type {{ f.name }} = (_: {{ type_of(f.parameters, 1) }}) => any;
 """,
     "alternate": """{%- set loop_messages = messages %}
 {%- for message in loop_messages %}
-{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate user/assistant/user/assistant') }}{% endif %}
+{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception("it is not the turn of " ~ message["role"]) }}{% endif %}
 {{- message['role'] }}: {{ message['content'] }};
 {%- endfor %}""",
 }

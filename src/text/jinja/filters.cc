@@ -462,6 +462,10 @@ Value abs_filter(const Call& call) {
 Value attr_filter(const Call& call) {
   const Value* name = call.find(0, "name");
   if (!name || !name->is_string()) return call.runtime.fail("attr needs a name");
+  // Attributes only, never a dict's items.
+  if (call.input.as_dict() && !is_method(call.input, name->str())) {
+    return Value::undefined(name->str());
+  }
   return call.runtime.attribute(call.input, name->str());
 }
 

@@ -274,8 +274,7 @@ Value Runtime::negate(const Value& value) {
 Value Runtime::attribute(const Value& value, std::string_view name) {
   if (!charge(1)) return {};
   if (value.is_undefined()) return fail(quoted(*value.as<Undefined>().what) + " is undefined");
-  if (name.starts_with("__"))
-    return fail("access to attribute " + quoted(name) + " is not allowed");
+  if (name.starts_with("__")) return Value::undefined(name);  // the sandbox hides these
   if (value.is<std::shared_ptr<LoopState>>()) {
     const LoopState& loop = *value.as<std::shared_ptr<LoopState>>();
     const auto size = static_cast<int64_t>(loop.items->items.size());

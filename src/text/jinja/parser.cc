@@ -346,11 +346,11 @@ class Parser {
     return left;
   }
   NodePtr not_expression() {
-    bool negate = false;
-    while (skip_name("not")) negate = !negate;
-    // Two negations still make a boolean.
-    NodePtr operand = compare();
-    return negate ? unary(Kind::kNot, std::move(operand)) : std::move(operand);
+    if (!is_name("not")) return compare();
+    const Nesting nesting(*this);
+    if (!nesting.ok) return make(Kind::kConstant);
+    next();
+    return unary(Kind::kNot, not_expression());
   }
 
   std::string compare_operator() {

@@ -26,7 +26,7 @@ bool is_iterable(const Value& v) {
 }
 
 std::string_view comparison(std::string_view name) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kNames = {{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kNames = {{
       {"eq", "=="},
       {"equalto", "=="},
       {"==", "=="},
@@ -41,6 +41,8 @@ std::string_view comparison(std::string_view name) {
       {">", ">"},
       {"ge", ">="},
       {"in", "in"},
+      {">=", ">="},
+      {"<=", "<="},
   }};
   const auto found =
       std::find_if(kNames.begin(), kNames.end(), [&](auto& n) { return n.first == name; });

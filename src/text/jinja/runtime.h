@@ -20,7 +20,7 @@
 namespace tandem::text::jinja {
 
 struct Limits {
-  int64_t steps = 20'000'000;              // one per node evaluated, one per 64 bytes made
+  int64_t steps = 5'000'000;               // one per node evaluated, one per 64 bytes made
   size_t string_bytes = size_t{64} << 20;  // any one string, the output included
   int depth = 800;                         // nested evaluations, macro calls included
 };

@@ -61,7 +61,16 @@ std::string_view strip(std::string_view text, std::optional<std::string_view> ch
   return text;
 }
 
-std::string upper(std::string_view text) { return map_characters(text, to_upper); }
+std::string upper(std::string_view text) {
+  // The common letters whose upper case is longer; utf8proc maps one character to one.
+  static constexpr std::pair<std::string_view, std::string_view> kLonger[] = {
+      {"ß", "SS"}, {"ﬀ", "FF"}, {"ﬁ", "FI"}, {"ﬂ", "FL"}, {"ﬃ", "FFI"}, {"ﬄ", "FFL"}};
+  std::string expanded(text);
+  for (const auto& [from, to] : kLonger) {
+    if (expanded.find(from) != std::string::npos) expanded = replace(expanded, from, to, -1);
+  }
+  return map_characters(expanded, to_upper);
+}
 std::string lower(std::string_view text) { return map_characters(text, to_lower); }
 
 std::string title(std::string_view text) {
@@ -111,7 +120,6 @@ namespace {
 std::vector<std::string_view> split_spaces(std::string_view text, int64_t limit, bool from_right) {
   std::vector<std::string_view> parts;
   const Side near = from_right ? Side::kRight : Side::kLeft;
-  const Side far = from_right ? Side::kLeft : Side::kRight;
   text = strip(text, std::nullopt, near);
   while (!text.empty() && limit-- != 0) {
     size_t size = 0;  // of the word at the near end
@@ -128,7 +136,6 @@ std::vector<std::string_view> split_spaces(std::string_view text, int64_t limit,
     text = from_right ? text.substr(0, text.size() - size) : text.substr(size);
     text = strip(text, std::nullopt, near);
   }
-  text = strip(text, std::nullopt, far);
   if (!text.empty()) parts.push_back(text);
   if (from_right) std::reverse(parts.begin(), parts.end());
   return parts;
