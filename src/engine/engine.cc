@@ -133,6 +133,10 @@ void Engine::pump() {
     auto plan = scheduler_.next(std::chrono::steady_clock::now());
     deliver_updates();
     if (!plan) break;
+    {
+      const std::lock_guard lock(mutex_);
+      if (busy_since_ == TimePoint::max()) busy_since_ = std::chrono::steady_clock::now();
+    }
     executor_->submit(make_job(std::move(*plan)));
   }
   update_stats();
@@ -161,6 +165,10 @@ void Engine::on_outcome(const protocol::StepOutcome& outcome, const JobTiming& t
   if (timing.prompt_rows >= 8 && timing.forward > Duration::zero()) {
     const double rate = timing.rows / to_seconds(timing.forward);
     prefill_rate_ = prefill_rate_ == 0 ? rate : 0.8 * prefill_rate_ + 0.2 * rate;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    busy_since_ = std::chrono::steady_clock::now();
   }
   scheduler_.complete(outcome);
   deliver_updates();
@@ -411,6 +419,7 @@ void Engine::update_stats() {
   meters_.evictions.add(
       static_cast<double>(kv_.evictions() - std::exchange(seen_evictions_, kv_.evictions())));
   const std::lock_guard lock(mutex_);
+  if (scheduler_.in_flight() == 0) busy_since_ = TimePoint::max();
   stats_ = EngineStats{.running = scheduler_.running(),
                        .waiting = scheduler_.waiting(),
                        .held = scheduler_.held(),
@@ -419,6 +428,11 @@ void Engine::update_stats() {
                        .pages_cached = kv_.cached_pages(),
                        .pages_used = kv_.used_pages(),
                        .prefill_tokens_per_second = prefill_rate_};
+}
+
+bool Engine::stalled(Duration limit) const {
+  const std::lock_guard lock(mutex_);
+  return busy_since_ != TimePoint::max() && std::chrono::steady_clock::now() - busy_since_ > limit;
 }
 
 EngineStats Engine::stats() const {

@@ -115,6 +115,8 @@ class Engine {
   void drop_readers(std::vector<PageTag> tags);
 
   EngineStats stats() const;
+  // A pass has been out for longer than `limit`: the device hangs.
+  bool stalled(Duration limit = std::chrono::seconds(60)) const;
 
  private:
   struct Generation {  // one sequence's text side
@@ -171,6 +173,8 @@ class Engine {
   std::deque<std::function<void()>> inbox_;
   bool stop_ = false;
   EngineStats stats_;
+  TimePoint busy_since_ =
+      TimePoint::max();  // the oldest pass out was submitted or became oldest then
   std::unique_ptr<Executor> executor_;
   std::thread thread_;
 };

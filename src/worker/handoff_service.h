@@ -1,0 +1,151 @@
+// HandoffService: drives the two pure sides of handoffs (kv/handoff) with real peers, pages and
+// time.
+//
+// Runs on a reactor of its own: frames, copies of page bytes and deadlines all happen there. Public
+// functions may be called from any thread. `done` and `on_error` callbacks run on that reactor,
+// event sinks on the engine's thread.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "device/shared_arena.h"
+#include "engine/engine.h"
+#include "kv/handoff/receive_handoff.h"
+#include "kv/handoff/send_handoff.h"
+#include "kv/transfer/peer_connection.h"
+#include "net/reactor.h"
+#include "observe/metrics.h"
+#include "protocol/request.h"
+
+namespace tandem::worker {
+
+struct HandoffServiceOptions {
+  kv::PeerOptions peer;
+  kv::HandoffTimeouts timeouts;
+  std::string listen_path;  // Unix socket of the prefill side
+};
+
+struct PrefillReport {
+  int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;
+  uint64_t kv_bytes = 0;
+  uint32_t blocks_sent = 0;
+};
+
+class HandoffService {
+ public:
+  static Result<std::unique_ptr<HandoffService>> create(engine::Engine& engine,
+                                                        const device::SharedArena& arena,
+                                                        HandoffServiceOptions options,
+                                                        observe::Metrics& metrics);
+  ~HandoffService();
+  // Ends the reactor's thread: nothing of this service runs afterwards, and posts to it are
+  // dropped. Call before the engine is destroyed; the service itself outlives the engine, whose
+  // callbacks name it.
+  void stop();
+
+  // Prefill leg: computes the prompt and hands its KV to whoever dials with the handoff's id.
+  void start_prefill(protocol::GenerateRequest request,
+                     std::function<void(Result<PrefillReport>)> done);
+  void cancel_prefill(const std::string& handoff_id, const Error& error);
+
+  // Decode leg: dials the prefill worker, takes the KV over, then events flow to `sink` as from
+  // Engine::generate. Cancelling works at any time, also after the sequence started.
+  class DecodeLeg;
+  std::shared_ptr<DecodeLeg> start_decode(protocol::GenerateRequest request,
+                                          engine::EventSink sink);
+  void cancel_decode(const std::shared_ptr<DecodeLeg>& leg);
+
+  std::string address() const { return "unix:" + options_.listen_path; }
+
+ private:
+  struct Peer {
+    std::shared_ptr<kv::PeerConnection> connection;
+    std::string address;  // of a peer that this side dialed
+  };
+  struct Sending {
+    kv::SendHandoff handoff;
+    engine::SequenceId sequence = 0;
+    std::function<void(Result<PrefillReport>)> done;
+    PrefillReport report;
+    TimePoint granted{};
+  };
+  struct Receiving {
+    kv::ReceiveHandoff handoff;
+    protocol::GenerateRequest request;
+    std::shared_ptr<DecodeLeg> leg;
+    std::string address;
+    kv::PeerId peer = 0;  // 0: still dialing
+    engine::Received pages;
+    bool reserved = false;
+    std::vector<int32_t> tokens;
+    uint64_t bytes = 0;
+  };
+  struct EarlyOpen {  // decode dialed before the prefill leg's request arrived
+    kv::PeerId peer;
+    uint32_t attempt;
+    TimePoint until;
+  };
+
+  HandoffService(engine::Engine& engine, const device::SharedArena& arena,
+                 HandoffServiceOptions options, observe::Metrics& metrics);
+  void adopt(kv::PeerId id, std::shared_ptr<kv::PeerConnection> connection, std::string address);
+  void on_frame(kv::PeerId peer, protocol::HandoffFrame frame);
+  void on_peer_closed(kv::PeerId peer);
+  void on_prefill_event(const std::string& id, engine::PrefillEvent event);
+  void on_open(kv::PeerId peer, const protocol::OpenFrame& frame);
+  bool on_sender_frame(kv::PeerId peer, const protocol::HandoffFrame& frame);
+  void on_receiver_frame(kv::PeerId peer, const protocol::HandoffFrame& frame);
+  void run_send(const std::string& id, kv::SendActions actions);
+  void run_receive(uint64_t key, kv::ReceiveActions actions);
+  void finish_send(Sending& sending, const kv::SendFinished& finished);
+  void reserve(uint64_t key, const kv::ReservePages& action);
+  void copy(uint64_t key, const kv::CopyPages& action);
+  void start_sequence(uint64_t key, const kv::StartSequence& action);
+  void begin_receive(uint64_t key);
+  boost::asio::awaitable<void> dial(uint64_t key, std::string address);
+  boost::asio::awaitable<void> tick_loop();
+  void send_to(kv::PeerId peer, const protocol::HandoffFrame& frame);
+  kv::OfferEstimate estimate() const;
+  static TimePoint now() { return std::chrono::steady_clock::now(); }
+
+  engine::Engine& engine_;
+  const device::SharedArena& arena_;
+  HandoffServiceOptions options_;
+  observe::Counter sent_bytes_, received_bytes_, sent_, received_, failed_, fenced_;
+  observe::Gauge open_;
+  double link_rate_ = 0;  // bytes per second, of past transfers
+  net::Reactor reactor_;
+  std::unique_ptr<kv::PeerListener> listener_;
+  std::map<kv::PeerId, Peer> peers_;
+  std::unordered_map<std::string, Sending> sending_;
+  std::map<uint64_t, Receiving> receiving_;
+  std::unordered_map<std::string, EarlyOpen> early_;
+  std::map<std::string, std::vector<uint64_t>>
+      dialing_;  // address -> receives that wait for the connection
+  kv::PeerId next_peer_ = 1;
+  uint64_t next_key_ = 1;
+  std::thread thread_;
+};
+
+// The decode leg of one request, for cancelling it whatever it is doing.
+class HandoffService::DecodeLeg {
+ private:
+  friend class HandoffService;
+  std::atomic<bool> cancelled_ = false;
+  std::atomic<engine::SequenceId> sequence_ = 0;
+  std::atomic<uint64_t> key_ = 0;
+  engine::EventSink sink_;
+};
+
+}  // namespace tandem::worker

@@ -1,0 +1,69 @@
+#include "worker/served_model.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "engine/scripted_model.h"
+#include "engine/tokenizer_source.h"
+#include "model/registry.h"
+#include "numerics/digest.h"
+#include "weights/gguf.h"
+
+namespace tandem::worker {
+namespace {
+
+constexpr std::string_view kScripted = "scripted:";
+
+std::string default_name(const std::string& path) {
+  std::string name = std::filesystem::path(path).filename().string();
+  if (const size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0) name.resize(dot);
+  return name;
+}
+
+Status load_text(const weights::GgufFile& file, ServedModel& served) {
+  TANDEM_TRY(spec, engine::tokenizer_spec_of(file));
+  const std::string source = spec.chat_template;
+  TANDEM_TRY(tokenizer, text::Tokenizer::create(std::move(spec)));
+  served.tokenizer = std::move(tokenizer);
+  if (!source.empty()) {
+    TANDEM_TRY(parsed, text::ChatTemplate::parse(source));
+    served.chat_template = std::move(parsed);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ServedModel> load_served_model(const ServedModelOptions& options) {
+  ServedModel served;
+  const bool scripted = options.model.starts_with(kScripted);
+  std::string path = scripted ? options.model.substr(kScripted.size()) : options.model;
+  served.name = options.name.empty() ? default_name(path) : options.name;
+  engine::Script script;
+  if (scripted) {
+    TANDEM_TRY(read, engine::read_script(path));
+    script = std::move(read);
+    path = script.tokenizer;
+  }
+  TANDEM_TRY(file, weights::GgufFile::open(path));
+  TANDEM_CHECK(load_text(file, served));
+  served.lineage = !options.lineage.empty() ? options.lineage : engine::lineage_of(file);
+  if (scripted) {
+    served.lineage += "/" + options.model;
+    served.model =
+        engine::make_scripted_model(std::move(script), served.tokenizer, options.max_rows);
+    return served;
+  }
+  TANDEM_TRY(loaded, model::load_model(path, {.numerics = options.numerics,
+                                              .threads = options.threads,
+                                              .max_rows = options.max_rows,
+                                              .isa = ""}));
+  served.model = std::move(loaded);
+  if (served.tokenizer->vocab_size() > served.model->config().vocab) {
+    return make_error(400, "invalid_model",
+                      "The tokenizer has more tokens than the model's embedding has rows.");
+  }
+  return served;
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,34 @@
+// ServedModel: a model with everything a worker needs to serve it, from a GGUF file or a script.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "model/model.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace tandem::worker {
+
+struct ServedModelOptions {
+  std::string model;  // path of a GGUF, or "scripted:FILE"
+  std::string name;   // served id; empty: the file's name without its ending
+  model::Numerics numerics = model::Numerics::kFast;
+  int32_t threads = 1;
+  int32_t max_rows = 320;
+  std::string lineage;  // empty: the file's digest
+};
+
+struct ServedModel {
+  std::unique_ptr<model::Model> model;
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::optional<text::ChatTemplate> chat_template;
+  std::string name;
+  std::string lineage;
+};
+
+Result<ServedModel> load_served_model(const ServedModelOptions& options);
+
+}  // namespace tandem::worker

@@ -1,0 +1,137 @@
+#include "worker/worker.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include <unistd.h>
+
+#include "numerics/hmac.h"
+#include "observe/log.h"
+#include "worker/routes.h"
+
+namespace tandem::worker {
+
+std::string_view role_name(Role role) {
+  switch (role) {
+    case Role::kPrefill:
+      return "prefill";
+    case Role::kDecode:
+      return "decode";
+    default:
+      return "unified";
+  }
+}
+
+Result<Role> parse_role(std::string_view name) {
+  for (const Role role : {Role::kPrefill, Role::kDecode, Role::kUnified}) {
+    if (name == role_name(role)) return role;
+  }
+  return invalid_request("The role is prefill, decode or unified, not \"" + std::string(name) +
+                         "\".");
+}
+
+Worker::Worker(WorkerOptions options)
+    : options_(std::move(options)), epoch_(numerics::random_hex(16)) {}
+
+Result<std::unique_ptr<Worker>> Worker::create(WorkerOptions options) {
+  std::unique_ptr<Worker> worker(new Worker(std::move(options)));
+  TANDEM_CHECK(worker->start());
+  return worker;
+}
+
+Status Worker::start() {
+  options_.model.max_rows = options_.prefill_chunk + options_.max_sequences;
+  TANDEM_TRY(served, load_served_model(options_.model));
+  served_ = std::move(served);
+  const ops::PageLayout layout = served_.model->page_layout(options_.block_tokens);
+  const auto pages = static_cast<int64_t>(options_.kv_bytes / layout.page_bytes());
+  if (pages < 4) {
+    return make_error(400, "kv_memory_too_small",
+                      "--kv-memory holds " + std::to_string(pages) + " pages of " +
+                          std::to_string(layout.page_bytes()) + " bytes; at least 4 are needed.");
+  }
+  memory_.pages = static_cast<int32_t>(std::min<int64_t>(pages, INT32_MAX));
+  TANDEM_TRY(arena, device::SharedArena::create(layout.page_bytes(), memory_.pages));
+  arena_ = std::move(arena);
+  const model::ModelMemory model_memory = served_.model->memory();
+  memory_.weights = model_memory.weights;
+  memory_.activations = model_memory.activations;
+  memory_.kv = arena_->shape().segment_bytes;
+  memory_.kv_tokens = static_cast<int64_t>(memory_.pages) * options_.block_tokens;
+
+  ops::PageArenaView view{arena_->pages(), arena_->shape().page_stride, memory_.pages, layout};
+  protocol::HelloFrame hello;
+  hello.role = role_name(options_.role);
+  hello.epoch = std::strtoull(epoch_.c_str(), nullptr, 16);
+  hello.lineage = served_.lineage;
+  hello.representation = served_.model->numeric_path();
+  hello.block_tokens = static_cast<uint32_t>(layout.block_tokens);
+  hello.kv_dtype = static_cast<uint32_t>(layout.dtype);
+  hello.layout_id = layout.layout_id;
+  hello.layers = static_cast<uint32_t>(layout.layers);
+  hello.kv_heads = static_cast<uint32_t>(layout.kv_heads);
+  hello.head_dim = static_cast<uint32_t>(layout.head_dim);
+  engine::EngineOptions engine_options;
+  engine_options.prefill_chunk = options_.prefill_chunk;
+  engine_options.max_sequences = options_.max_sequences;
+  engine_options.max_in_flight = options_.steps_in_flight;
+  engine_options.lineage = served_.lineage;
+  engine_ = std::make_unique<engine::Engine>(
+      std::move(served_.model), served_.tokenizer, view,
+      [arena = arena_.get()](int32_t page, uint64_t generation) {
+        arena->set_generation(page, generation);
+      },
+      std::move(engine_options), metrics_);
+
+  HandoffServiceOptions handoff;
+  handoff.peer.hello = std::move(hello);
+  handoff.peer.secret = options_.secret;
+  if (options_.handoff_path.empty()) {
+    const char* temporary = std::getenv("TMPDIR");
+    options_.handoff_path =
+        std::string(temporary != nullptr && *temporary != '\0' ? temporary : "/tmp") + "/tandem-" +
+        std::to_string(getpid()) + "-" + epoch_.substr(0, 8) + ".sock";
+  }
+  handoff.listen_path = options_.handoff_path;
+  TANDEM_TRY(handoffs, HandoffService::create(*engine_, *arena_, std::move(handoff), metrics_));
+  handoffs_ = std::move(handoffs);
+
+  routes_ = std::make_unique<Routes>(Routes{*this});
+  net::ServerOptions server_options;
+  server_options.host = options_.host;
+  server_options.port = options_.port;
+  server_options.max_body_bytes = options_.max_body_bytes;
+  server_ = std::make_unique<net::HttpServer>(
+      reactor_, server_options, [this](net::HttpRequest& request, net::HttpResponder& responder) {
+        return routes_->handle(request, responder);
+      });
+  TANDEM_TRY(port, server_->listen());
+  port_ = port;
+  return {};
+}
+
+Worker::~Worker() {
+  server_.reset();
+  if (handoffs_) handoffs_->stop();
+  engine_.reset();
+  handoffs_.reset();
+}
+
+void Worker::run() { reactor_.run(); }
+
+void Worker::shut_down() {
+  reactor_.post([this] {
+    if (std::exchange(draining_, true)) return;
+    observe::log_info("draining: {} requests are running", server_->running_requests());
+    reactor_.spawn(drain_and_stop());
+  });
+}
+
+net::asio::awaitable<void> Worker::drain_and_stop() {
+  const bool clean = co_await server_->drain(options_.drain);
+  if (!clean) observe::log_warning("the drain limit passed: the remaining requests were cut");
+  reactor_.stop();
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,86 @@
+// Worker: one engine behind HTTP, in the role of prefill, decode or both. The role only decides
+// what the router sends here; every worker can do everything.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/result.h"
+#include "device/shared_arena.h"
+#include "engine/engine.h"
+#include "net/http_server.h"
+#include "net/reactor.h"
+#include "observe/metrics.h"
+#include "worker/handoff_service.h"
+#include "worker/served_model.h"
+
+namespace tandem::worker {
+
+enum class Role : uint8_t { kPrefill, kDecode, kUnified };
+std::string_view role_name(Role role);
+Result<Role> parse_role(std::string_view name);
+
+struct WorkerOptions {
+  ServedModelOptions model;
+  Role role = Role::kUnified;
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;
+  size_t kv_bytes = size_t{512} << 20;
+  int32_t block_tokens = 16;
+  int32_t prefill_chunk = 256;
+  int32_t max_sequences = 64;
+  int32_t steps_in_flight = 1;
+  std::string secret;  // shared with the router and the other workers; empty: requests need none
+  std::string handoff_path;  // Unix socket; empty: a fresh one under the system's temporary folder
+  size_t max_body_bytes = size_t{64} << 20;
+  Duration request_timeout = std::chrono::minutes(30);
+  Duration drain = std::chrono::seconds(30);
+};
+
+struct WorkerMemory {  // bytes, for the start-up budget
+  size_t weights = 0;
+  size_t activations = 0;
+  size_t kv = 0;
+  int32_t pages = 0;
+  int64_t kv_tokens = 0;
+};
+
+class Worker {
+ public:
+  // Loads the model and opens the sockets; serves once run() is called.
+  static Result<std::unique_ptr<Worker>> create(WorkerOptions options);
+  ~Worker();
+
+  uint16_t port() const { return port_; }
+  const WorkerMemory& memory() const { return memory_; }
+  const std::string& model_name() const { return served_.name; }
+  int32_t context_length() const { return engine_->context_length(); }
+
+  void run();        // until shut_down() has drained
+  void shut_down();  // any thread: unready at once, running requests end (up to the drain limit),
+                     // then run() returns
+
+ private:
+  struct Routes;
+  explicit Worker(WorkerOptions options);
+  Status start();
+  net::asio::awaitable<void> drain_and_stop();
+
+  WorkerOptions options_;
+  observe::Metrics metrics_;
+  ServedModel served_;
+  WorkerMemory memory_;
+  std::string epoch_;
+  std::unique_ptr<device::SharedArena> arena_;
+  std::unique_ptr<HandoffService> handoffs_;  // outlives the engine (see HandoffService::stop)
+  std::unique_ptr<engine::Engine> engine_;
+  net::Reactor reactor_;
+  std::unique_ptr<Routes> routes_;
+  std::unique_ptr<net::HttpServer> server_;
+  uint16_t port_ = 0;
+  bool draining_ = false;
+};
+
+}  // namespace tandem::worker
