@@ -1,0 +1,112 @@
+#include "api/fields.h"
+
+#include <cmath>
+#include <limits>
+
+namespace tandem::api {
+
+std::string pointer_to(std::string_view base, std::string_view key) {
+  std::string out(base);
+  out += '/';
+  for (const char c : key) {
+    if (c == '~') {
+      out += "~0";
+    } else if (c == '/') {
+      out += "~1";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+const JsonValue* Fields::find(std::string_view key) const {
+  const JsonValue* value = json_.find(key);
+  return value != nullptr && !value->is_null() ? value : nullptr;
+}
+
+tl::unexpected<Error> Fields::error(std::string_view key, std::string_view what) const {
+  return invalid_request("'" + std::string(key) + "' " + std::string(what), pointer(key));
+}
+
+Status Fields::string(std::string_view key, std::string& out, size_t limit) const {
+  const JsonValue* value = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_string()) return error(key, "must be a string");
+  if (value->as_string().size() > limit) {
+    return error(key, "is longer than " + std::to_string(limit) + " bytes");
+  }
+  out = value->as_string();
+  return {};
+}
+
+Status Fields::boolean(std::string_view key, bool& out) const {
+  const JsonValue* value = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_bool()) return error(key, "must be true or false");
+  out = value->as_bool();
+  return {};
+}
+
+Status Fields::integer(std::string_view key, int64_t& out, int64_t low, int64_t high) const {
+  const JsonValue* value = find(key);
+  if (value == nullptr) return {};
+  const auto number = value->is_number() ? value->as_integer() : std::nullopt;
+  if (!number || *number < low || *number > high) {
+    return error(key,
+                 "must be an integer from " + std::to_string(low) + " to " + std::to_string(high));
+  }
+  out = *number;
+  return {};
+}
+
+Status Fields::real(std::string_view key, float& out, double low, double high, bool above) const {
+  const JsonValue* value = find(key);
+  if (value == nullptr) return {};
+  const auto number = value->is_number() ? value->as_double() : std::nullopt;
+  if (!number || !std::isfinite(*number) || *number < low || *number > high ||
+      (above && *number <= low)) {
+    const auto text = [](double x) { return JsonValue::real(x).as_string(); };
+    return error(key, (above ? "must be a number above " : "must be a number from ") + text(low) +
+                          (above ? ", at most " : " to ") + text(high));
+  }
+  out = static_cast<float>(*number);
+  return {};
+}
+
+Status Fields::tokens(std::string_view key, std::vector<int32_t>& out, size_t limit) const {
+  const JsonValue* value = find(key);
+  if (value == nullptr) return {};
+  TANDEM_TRY(tokens, read_tokens(*value, pointer(key), limit));
+  out = std::move(tokens);
+  return {};
+}
+
+Result<std::vector<int32_t>> read_tokens(const JsonValue& array, const std::string& pointer,
+                                         size_t limit) {
+  if (!array.is_array() || array.items().size() > limit) {
+    return invalid_request("expected an array of at most " + std::to_string(limit) + " token ids",
+                           pointer);
+  }
+  std::vector<int32_t> tokens;
+  tokens.reserve(array.items().size());
+  for (size_t i = 0; i < array.items().size(); ++i) {
+    const JsonValue& item = array.items()[i];
+    const auto number = item.is_number() ? item.as_integer() : std::nullopt;
+    if (!number || *number < 0 || *number > std::numeric_limits<int32_t>::max()) {
+      return invalid_request("a token id must be a non-negative integer",
+                             pointer_to(pointer, std::to_string(i)));
+    }
+    tokens.push_back(static_cast<int32_t>(*number));
+  }
+  return tokens;
+}
+
+JsonValue token_array(std::span<const int32_t> tokens) {
+  JsonValue::Array items;
+  items.reserve(tokens.size());
+  for (const int32_t token : tokens) items.push_back(JsonValue::integer(token));
+  return JsonValue::array(std::move(items));
+}
+
+}  // namespace tandem::api
