@@ -1,0 +1,319 @@
+#include "router/router.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <sys/random.h>
+
+#include "api/openai.h"
+#include "observe/log.h"
+#include "router/request_run.h"
+#include "router/router_core.h"
+
+namespace tandem::router {
+
+namespace {
+
+using net::asio::awaitable;
+
+net::Headers json_headers() { return {{"Content-Type", "application/json"}}; }
+
+awaitable<int> answer(net::HttpResponder& responder, int status, std::string body,
+                      net::Headers headers = json_headers()) {
+  co_await responder.send(status, std::move(headers), std::move(body));
+  co_return status;
+}
+
+awaitable<int> answer_error(net::HttpResponder& responder, const Error& error) {
+  net::Headers headers = json_headers();
+  if (error.status == 401) headers.add("WWW-Authenticate", "Bearer");
+  if (error.status == 503) headers.add("Retry-After", "1");
+  return answer(responder, error.status, api::error_body(error), std::move(headers));
+}
+
+// Takes as long for a wrong key as for the right one, wherever they differ.
+bool same_secret(std::string_view given, std::string_view known) {
+  unsigned difference = given.size() == known.size() ? 0 : 1;
+  for (size_t i = 0; i < given.size(); ++i) {
+    difference |=
+        static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(known[i % known.size()]);
+  }
+  return difference == 0;
+}
+
+bool has_key(const net::HttpRequest& request, const std::vector<std::string>& keys) {
+  std::string_view given = request.headers.get("authorization");
+  if (given.size() > 7 && net::equal_ignoring_case(given.substr(0, 7), "bearer ")) {
+    given.remove_prefix(7);
+  } else {
+    given = request.headers.get("x-api-key");
+  }
+  bool found = false;
+  for (const std::string& key : keys) found |= !key.empty() && same_secret(given, key);
+  return found;
+}
+
+std::string request_id_of(const net::HttpRequest& request) {
+  const std::string_view given = request.headers.get(kRequestId);
+  const bool good =
+      !given.empty() && given.size() <= 128 &&
+      std::all_of(given.begin(), given.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  return good ? std::string(given) : mint_id();
+}
+
+// DESIGN §5: the first that is present.
+std::string affinity_of(const net::HttpRequest& request, const api::ApiRequest& parsed) {
+  for (const char* const name : {"x-session-affinity", "x-session-id"}) {
+    if (const std::string_view value = request.headers.get(name); !value.empty())
+      return std::string(value);
+  }
+  return !parsed.prompt_cache_key.empty() ? parsed.prompt_cache_key : parsed.user;
+}
+
+Error not_ready_error() {
+  return {503, "no_workers", "no worker is ready to take the request; retry in a moment"};
+}
+
+Result<CheckedRequest> check(const RouterCore& core, api::Endpoint endpoint,
+                             const net::HttpRequest& request) {
+  TANDEM_TRY(body, parse_json(request.body));
+  if (body.find("tandem") != nullptr) {
+    return invalid_request("'tandem' is not a field that clients may set; remove it", "/tandem");
+  }
+  TANDEM_TRY(parsed, api::parse_request(endpoint, body));
+  const auto model = core.registry.model();
+  if (!model) return tl::unexpected(not_ready_error());
+  if (parsed.model != "default" && parsed.model != model->id) {
+    return make_error(
+        404, "model_not_found",
+        "the model '" + parsed.model + "' is not served here; use '" + model->id + "' or 'default'",
+        "/model");
+  }
+  TANDEM_TRY(prompt, api::render_prompt(parsed, *model->tokenizer, model->chat_template.get()));
+  TANDEM_CHECK(api::check_context(static_cast<int64_t>(prompt.size()), parsed.sampling.max_tokens,
+                                  model->context_length));
+  CheckedRequest checked;
+  checked.model = model;
+  checked.prompt = std::move(prompt);
+  checked.max_tokens = parsed.sampling.max_tokens;
+  checked.stream = parsed.stream;
+  checked.include_usage = parsed.include_usage;
+  checked.report = request.headers.get("x-tandem-report") == "1";
+  checked.affinity_key = affinity_of(request, parsed);
+  checked.request_id = request_id_of(request);
+  checked.traceparent = request.headers.get("traceparent");
+  if (checked.traceparent.size() > 256) checked.traceparent.clear();
+  return checked;
+}
+
+void log_access(const RouterCore& core, const net::HttpRequest& request,
+                const std::string& request_id, const RequestRun::Summary& done, double seconds) {
+  if (!core.options.access_log) return;
+  const auto name = [&](WorkerId worker) -> std::string {
+    return worker == kNoWorker ? "-" : core.registry.url_text(worker);
+  };
+  observe::log_info(
+      "{} {} {} {:.3f}s first={:.3f}s prompt={} cached={} completion={} prefill={} answer={} id={}",
+      request.method, request.path.substr(0, 100), done.status, seconds, done.first_byte_seconds,
+      done.prompt_tokens, done.cached_tokens, done.completion_tokens, name(done.prefill),
+      name(done.answer), request_id);
+}
+
+awaitable<int> generate(std::shared_ptr<RouterCore> core, api::Endpoint endpoint,
+                        net::HttpRequest& request, net::HttpResponder& responder) {
+  const TimePoint begin = std::chrono::steady_clock::now();
+  Result<CheckedRequest> checked = check(*core, endpoint, request);
+  if (!checked) co_return co_await answer_error(responder, checked.error());
+  const std::string request_id = checked->request_id;
+  const auto run = std::make_shared<RequestRun>(core, request, responder, std::move(*checked));
+  core->metrics.running.add(1);
+  co_await run->serve();
+  core->metrics.running.add(-1);
+  log_access(*core, request, request_id, run->summary(),
+             to_seconds(std::chrono::steady_clock::now() - begin));
+  co_return run->summary().status;
+}
+
+Result<std::string> tokenize(const ServedModel& model, const std::string& text) {
+  TANDEM_TRY(body, parse_json(text));
+  TANDEM_TRY(parsed, api::parse_tokenize_request(body));
+  TANDEM_TRY(tokens, api::tokenize(parsed, *model.tokenizer, model.chat_template.get()));
+  return api::tokenize_body(tokens, model.context_length);
+}
+
+Result<std::string> detokenize(const ServedModel& model, const std::string& text) {
+  TANDEM_TRY(body, parse_json(text));
+  TANDEM_TRY(tokens, api::parse_detokenize_request(body, *model.tokenizer));
+  return api::detokenize_body(model.tokenizer->decode(tokens, true));
+}
+
+struct Route {
+  const char* path;
+  const char* method;
+  bool open;  // needs no key
+  awaitable<int> (*handle)(std::shared_ptr<RouterCore>, net::HttpRequest&, net::HttpResponder&);
+};
+
+using CorePointer = std::shared_ptr<RouterCore>;
+
+awaitable<int> chat_route(CorePointer core, net::HttpRequest& request,
+                          net::HttpResponder& responder) {
+  return generate(std::move(core), api::Endpoint::kChatCompletions, request, responder);
+}
+
+awaitable<int> completions_route(CorePointer core, net::HttpRequest& request,
+                                 net::HttpResponder& responder) {
+  return generate(std::move(core), api::Endpoint::kCompletions, request, responder);
+}
+
+awaitable<int> models_route(CorePointer core, net::HttpRequest&, net::HttpResponder& responder) {
+  const auto& model = core->registry.model();
+  std::vector<std::string> ids;
+  if (model) ids.push_back(model->id);
+  return answer(responder, 200,
+                api::models_body(ids, core->created, model ? model->context_length : 0));
+}
+
+template <Result<std::string> (*Work)(const ServedModel&, const std::string&)>
+awaitable<int> local_route(CorePointer core, net::HttpRequest& request,
+                           net::HttpResponder& responder) {
+  const auto model = core->registry.model();
+  if (!model) co_return co_await answer_error(responder, not_ready_error());
+  Result<std::string> body = Work(*model, request.body);
+  if (!body) co_return co_await answer_error(responder, body.error());
+  co_return co_await answer(responder, 200, std::move(*body));
+}
+
+awaitable<int> health_route(CorePointer, net::HttpRequest&, net::HttpResponder& responder) {
+  return answer(responder, 200, R"({"status":"ok"})");
+}
+
+awaitable<int> ready_route(CorePointer core, net::HttpRequest&, net::HttpResponder& responder) {
+  if (core->draining)
+    return answer_error(responder, {503, "draining", "the router is shutting down"});
+  if (!core->registry.ready()) return answer_error(responder, not_ready_error());
+  return answer(responder, 200, R"({"status":"ready"})");
+}
+
+awaitable<int> metrics_route(CorePointer core, net::HttpRequest&, net::HttpResponder& responder) {
+  core->metrics.sample(core->registry, core->ledger, core->prefixes);
+  return answer(responder, 200, core->metrics_store.render(),
+                {{"Content-Type", observe::kMetricsContentType}});
+}
+
+constexpr std::array kRoutes = {
+    Route{"/v1/chat/completions", "POST", false, chat_route},
+    Route{"/v1/completions", "POST", false, completions_route},
+    Route{"/v1/models", "GET", false, models_route},
+    Route{"/tokenize", "POST", false, local_route<tokenize>},
+    Route{"/detokenize", "POST", false, local_route<detokenize>},
+    Route{"/health", "GET", true, health_route},
+    Route{"/ready", "GET", true, ready_route},
+    Route{"/metrics", "GET", false, metrics_route},
+};
+
+awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& request,
+                       net::HttpResponder& responder) {
+  const auto route = std::find_if(kRoutes.begin(), kRoutes.end(),
+                                  [&](const Route& row) { return request.path == row.path; });
+  const bool known = route != kRoutes.end();
+  int status = 0;
+  if (core->closed) {
+    status = co_await answer_error(responder, not_ready_error());
+  } else if (!(known && route->open) && !core->options.api_keys.empty() &&
+             !has_key(request, core->options.api_keys)) {
+    status = co_await answer_error(
+        responder, {401, "invalid_api_key",
+                    "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"});
+  } else if (!known) {
+    status = co_await answer_error(responder, {404, "not_found", "there is nothing at this path"});
+  } else if (request.method != route->method &&
+             !(request.method == "HEAD" && std::string_view(route->method) == "GET")) {
+    const Error error{405, "method_not_allowed",
+                      std::string("this path answers ") + route->method + " only"};
+    status = co_await answer(responder, 405, api::error_body(error),
+                             {{"Content-Type", "application/json"}, {"Allow", route->method}});
+  } else {
+    status = co_await route->handle(core, request, responder);
+  }
+  core->metrics.count_request(known ? route->path : "other", status);
+}
+
+}  // namespace
+
+std::string mint_id() {
+  std::array<unsigned char, 16> bytes{};
+  size_t have = 0;
+  while (have < bytes.size()) {
+    const ssize_t got = ::getrandom(bytes.data() + have, bytes.size() - have, 0);
+    if (got > 0) have += static_cast<size_t>(got);
+  }
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string id;
+  for (const unsigned char byte : bytes) {
+    id += kHex[byte >> 4];
+    id += kHex[byte & 15];
+  }
+  return id;
+}
+
+RouterCore::RouterCore(net::Reactor& reactor_in, RouterOptions options_in)
+    : reactor(reactor_in),
+      options(std::move(options_in)),
+      metrics(metrics_store),
+      client(reactor),
+      prefixes(options.prefix_map_bytes),
+      registry(reactor, client,
+               {.secret = options.secret,
+                .poll_interval = options.poll_interval,
+                .poll_timeout = options.poll_timeout},
+               {.down =
+                    [this](WorkerId worker) {
+                      const std::set<RequestRun*> now = runs;
+                      for (RequestRun* const run : now) run->worker_down(worker);
+                    },
+                .new_epoch = [this](WorkerId worker) { prefixes.clear_worker(worker); }}) {}
+
+Router::Router(net::Reactor& reactor, RouterOptions options)
+    : core_(std::make_shared<RouterCore>(reactor, std::move(options))) {}
+
+Router::~Router() {
+  core_->closed = true;
+  core_->registry.stop();
+}
+
+Status Router::start() {
+  if (core_->options.workers.empty()) {
+    return make_error(
+        400, "no_workers",
+        "a router needs at least one unified worker, or one prefill and one decode worker");
+  }
+  for (const WorkerAddress& address : core_->options.workers) {
+    TANDEM_TRY(url, net::parse_url(address.url));
+    core_->registry.add(address, url);
+  }
+  core_->registry.start(core_);
+  return {};
+}
+
+net::HttpHandler Router::handler() {
+  return [core = core_](net::HttpRequest& request, net::HttpResponder& responder) {
+    return handle(core, request, responder);
+  };
+}
+
+Status Router::move_worker(size_t index, const std::string& url_text) {
+  TANDEM_TRY(url, net::parse_url(url_text));
+  if (index >= core_->registry.size())
+    return make_error(404, "no_such_worker", "there is no such worker");
+  core_->registry.move(static_cast<WorkerId>(index), url_text, url);
+  return {};
+}
+
+void Router::begin_drain() { core_->draining = true; }
+bool Router::ready() const { return !core_->draining && core_->registry.ready(); }
+bool Router::idle() const { return core_->ledger.idle() && core_->runs.empty(); }
+observe::Metrics& Router::metrics() { return core_->metrics_store; }
+
+}  // namespace tandem::router

@@ -1,0 +1,74 @@
+// Router: an HTTP handler that spreads requests over prefill, decode and unified workers and owns
+// both legs of each.
+//
+//   Router router(reactor, options);              // options name the workers
+//   TANDEM_CHECK(router.start());
+//   HttpServer server(reactor, server_options, router.handler());
+//
+// Routes: POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; GET /v1/models,
+// /health, /ready, /metrics. With API keys set, all but /health and /ready need one.
+//
+// Thread-safety: one reactor's thread, or before it runs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "net/http_server.h"
+#include "net/reactor.h"
+#include "observe/metrics.h"
+#include "router/legs/legs.h"
+#include "router/policy/policy.h"
+#include "router/worker_registry.h"
+
+namespace tandem::router {
+
+struct RouterOptions {
+  std::vector<WorkerAddress> workers;
+  std::vector<std::string> api_keys;  // empty: no key is asked for
+  std::string secret;                 // x-tandem-auth, shared with the workers (TANDEM_SECRET)
+  Duration request_timeout = std::chrono::minutes(30);
+  Duration usage_wait =
+      std::chrono::seconds(2);            // for prefill's usage, held back: the last frame only
+  size_t max_answer_bytes = 64ULL << 20;  // of an answer that is not streamed
+  size_t prefix_map_bytes = 64ULL << 20;
+  Duration poll_interval = std::chrono::milliseconds(500);
+  Duration poll_timeout = std::chrono::seconds(1);
+  PolicyOptions policy;
+  LegsOptions legs;
+  bool access_log = true;  // one line a request; never content
+};
+
+struct RouterCore;
+
+class Router {
+ public:
+  Router(net::Reactor& reactor, RouterOptions options);
+  ~Router();  // stops polling; requests in flight end on the reactor
+  Router(const Router&) = delete;
+  Router& operator=(const Router&) = delete;
+
+  // Checks the URLs and begins to poll the workers. Errors: 400 "bad_url", "no_workers".
+  Status start();
+  // May outlive the Router (it then answers 503).
+  net::HttpHandler handler();
+
+  // `tandem up` started worker number `index` (in the order of options.workers) again at another
+  // URL.
+  Status move_worker(size_t index, const std::string& url);
+  // /ready answers 503 from now on; requests are still served.
+  void begin_drain();
+  bool ready() const;
+  // Exactly zero legs and tokens in flight on every worker.
+  bool idle() const;
+  observe::Metrics& metrics();
+
+ private:
+  std::shared_ptr<RouterCore> core_;
+};
+
+}  // namespace tandem::router

@@ -1,0 +1,41 @@
+// What the parts of the router share. Kept alive by whatever runs: the router, its pollers, its
+// requests.
+#pragma once
+
+#include <ctime>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "net/http_client.h"
+#include "router/policy/prefix_map.h"
+#include "router/router.h"
+#include "router/router_metrics.h"
+
+namespace tandem::router {
+
+class RequestRun;
+
+struct RouterCore {
+  RouterCore(net::Reactor& reactor_in, RouterOptions options_in);
+
+  net::Reactor& reactor;
+  RouterOptions options;
+  observe::Metrics metrics_store;
+  RouterMetrics metrics;
+  net::HttpClient client;
+  LoadLedger ledger;
+  PrefixMap prefixes;
+  WorkerRegistry registry;
+  std::set<RequestRun*> runs;  // requests with legs, told when a worker goes down
+  bool draining = false;
+  bool closed = false;
+  std::time_t created = std::time(nullptr);
+};
+
+// 32 hex digits from the system's random numbers.
+std::string mint_id();
+
+inline constexpr std::string_view kRequestId = "x-request-id";
+
+}  // namespace tandem::router

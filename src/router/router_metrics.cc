@@ -1,0 +1,71 @@
+#include "router/router_metrics.h"
+
+namespace tandem::router {
+
+RouterMetrics::RouterMetrics(observe::Metrics& metrics) : metrics_(metrics) {
+  const auto counter = [&](const char* name, const char* help) {
+    return metrics.counter(name, help);
+  };
+  prompt_tokens = counter("tandem_prompt_tokens_total",
+                          "Prompt tokens of finished requests, as told to clients.");
+  generation_tokens =
+      counter("tandem_generation_tokens_total", "Generated tokens of finished requests.");
+  prefix_queries =
+      counter("tandem_prefix_cache_queries_total", "Prompt tokens that could have been cached.");
+  prefix_hits = counter("tandem_prefix_cache_hits_total", "Prompt tokens whose KV was reused.");
+  kv_bytes =
+      counter("tandem_kv_transfer_bytes_total", "KV bytes moved from prefill to decode workers.");
+  local_prefills = counter("tandem_router_local_prefills_total",
+                           "Requests that skipped prefill: decode held the prefix.");
+  const char* const retries = "tandem_router_retries_total";
+  const char* const help = "Legs sent again before the first byte.";
+  prefill_retries = metrics.counter(retries, help, {{"what", "request"}});
+  answer_retries = metrics.counter(retries, help, {{"what", "decode"}});
+  disconnects = counter("tandem_router_client_disconnects_total", "Requests whose client left.");
+  broken_streams =
+      counter("tandem_router_broken_streams_total", "Streams that ended with an error frame.");
+  time_to_first_token =
+      metrics.histogram("tandem_time_to_first_token_seconds",
+                        "Request to first byte of the answer.", observe::latency_buckets());
+  request_latency = metrics.histogram("tandem_e2e_request_latency_seconds",
+                                      "Request to end of the answer.", observe::latency_buckets());
+  running = metrics.gauge("tandem_num_requests_running", "Requests in flight in the router.");
+  prefix_blocks_ =
+      metrics.gauge("tandem_router_prefix_blocks", "Blocks in the router's prefix map.");
+  prefix_bytes_ = metrics.gauge("tandem_router_prefix_bytes", "Memory of the router's prefix map.");
+}
+
+void RouterMetrics::count_request(const std::string& route, int status) {
+  const auto key = std::make_pair(route, status);
+  auto found = requests_.find(key);
+  if (found == requests_.end()) {
+    const observe::Labels labels{{"route", route}, {"code", std::to_string(status)}};
+    found = requests_
+                .emplace(key, metrics_.counter("tandem_router_requests_total", "Answered requests.",
+                                               labels))
+                .first;
+  }
+  found->second.add();
+}
+
+void RouterMetrics::sample(const WorkerRegistry& registry, const LoadLedger& ledger,
+                           const PrefixMap& prefixes) {
+  for (WorkerId id = 0; id < registry.size(); ++id) {
+    const observe::Labels labels{{"worker", registry.url_text(id)},
+                                 {"role", role_name(registry.role(id))}};
+    const Load& load = ledger.of(id);
+    metrics_.gauge("tandem_router_worker_up", "1 when the worker answers its polls.", labels)
+        .set(registry.up(id) ? 1 : 0);
+    metrics_.gauge("tandem_router_inflight_legs", "Legs in flight.", labels).set(load.running);
+    metrics_
+        .gauge("tandem_router_queued_prompt_tokens", "Prompt tokens given and not yet computed.",
+               labels)
+        .set(static_cast<double>(load.queued_tokens));
+    metrics_.gauge("tandem_router_held_tokens", "Context of the legs in flight.", labels)
+        .set(static_cast<double>(load.held_tokens));
+  }
+  prefix_blocks_.set(static_cast<double>(prefixes.blocks()));
+  prefix_bytes_.set(static_cast<double>(prefixes.bytes()));
+}
+
+}  // namespace tandem::router
