@@ -1,0 +1,25 @@
+// The subcommands of `tandem`, one file each. Each takes the words after its name and returns the
+// exit status.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace tandem::cli {
+
+using Arguments = std::vector<std::string>;
+
+int run_up(const Arguments& arguments);
+int run_worker(const Arguments& arguments);
+int run_router(const Arguments& arguments);
+int run_chat(const Arguments& arguments);
+int run_inspect(const Arguments& arguments);
+
+// Prints the error for a person on stderr; returns the exit status (2: wrong usage, 1: everything
+// else).
+int report(const Error& error);
+
+}  // namespace tandem::cli

@@ -1,0 +1,153 @@
+#include "cli/common.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "observe/log.h"
+
+namespace tandem::cli {
+
+int report(const Error& error) {
+  std::fprintf(stderr, "tandem: %s\n", error.message.c_str());
+  return error.code == "invalid_option" || error.code == "invalid_config" ? 2 : 1;
+}
+
+void WorkerFlags::declare(config::Options& options) {
+  options.positional(model, "MODEL",
+                     "path of a GGUF file, or scripted:FILE (a script that answers, for tests)");
+  options.value(name, "served-model-name", "NAME", "id in /v1/models; else the file's name");
+  options.choice(numerics, "numerics", {"fast", "exact"},
+                 "fast: quantized activations, BF16 KV; exact: float32, for references");
+  options.value(threads, "threads", "N",
+                "compute threads of a worker; 0: this machine's cores shared between its workers",
+                0, 256);
+  options.value(kv_memory, "kv-memory", "SIZE", "memory for KV pages, for each worker");
+  options.value(block_tokens, "block-tokens", "N",
+                "tokens in a KV page; a multiple of 8, the same on all workers", 8, 256);
+  options.value(prefill_chunk, "prefill-chunk", "N",
+                "prompt tokens computed in one pass; 0: whole prompts", 0, 1 << 20);
+  options.value(max_sequences, "max-sequences", "N", "sequences decoded at once in a worker", 1,
+                4096);
+  options.value(steps_in_flight, "steps-in-flight", "N", "passes planned ahead of their results", 1,
+                4);
+  options.value(
+      lineage, "kv-lineage", "ID",
+      "source revision of the weights, for the identity of cached KV; else the file's digest");
+  options.value(drain, "drain-timeout", "TIME",
+                "how long running requests may go on after SIGTERM");
+  options.choice(log_level, "log-level", {"debug", "info", "warning", "error", "off"},
+                 "what the log says on stderr");
+}
+
+std::vector<std::string> WorkerFlags::words() const {
+  std::vector<std::string> out = {
+      model,
+      "--numerics",
+      numerics,
+      "--threads",
+      std::to_string(threads),
+      "--kv-memory",
+      std::to_string(kv_memory.value),
+      "--block-tokens",
+      std::to_string(block_tokens),
+      "--prefill-chunk",
+      std::to_string(prefill_chunk),
+      "--max-sequences",
+      std::to_string(max_sequences),
+      "--steps-in-flight",
+      std::to_string(steps_in_flight),
+      "--drain-timeout",
+      std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(drain).count()) + "ms",
+      "--log-level",
+      log_level};
+  if (!name.empty()) out.insert(out.end(), {"--served-model-name", name});
+  if (!lineage.empty()) out.insert(out.end(), {"--kv-lineage", lineage});
+  return out;
+}
+
+Result<worker::WorkerOptions> WorkerFlags::worker_options() const {
+  observe::set_log_level(log_level);
+  if (block_tokens % 8 != 0)
+    return make_error(400, "invalid_option", "--block-tokens: it must be a multiple of 8.");
+  worker::WorkerOptions options;
+  options.model.model = model;
+  options.model.name = name;
+  options.model.numerics = numerics == "exact" ? model::Numerics::kExact : model::Numerics::kFast;
+  options.model.threads =
+      threads > 0 ? threads
+                  : static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
+  options.model.lineage = lineage;
+  options.kv_bytes = kv_memory.value;
+  options.block_tokens = block_tokens;
+  options.prefill_chunk = prefill_chunk;
+  options.max_sequences = max_sequences;
+  options.steps_in_flight = steps_in_flight;
+  options.drain = drain;
+  options.secret = shared_secret();
+  return options;
+}
+
+std::string shared_secret() {
+  const char* secret = std::getenv("TANDEM_SECRET");
+  return secret == nullptr ? "" : secret;
+}
+
+namespace {
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR1);  // ends the waiting thread
+  return set;
+}
+}  // namespace
+
+Signals::Signals() {
+  const sigset_t set = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+void Signals::on_signal(std::function<void()> action) {
+  action_ = std::move(action);
+  thread_ = std::thread([this] {
+    const sigset_t set = stop_signals();
+    for (int seen = 0;; ++seen) {
+      int signal = 0;
+      if (sigwait(&set, &signal) != 0 || signal == SIGUSR1) return;
+      if (seen > 0) _exit(130);
+      action_();
+    }
+  });
+}
+
+Signals::~Signals() {
+  if (!thread_.joinable()) return;
+  pthread_kill(thread_.native_handle(), SIGUSR1);
+  thread_.join();
+}
+
+void print_budget(const std::vector<BudgetLine>& lines) {
+  std::printf("memory          weights   activations   KV pages       KV tokens\n");
+  worker::WorkerMemory total;
+  for (const auto& [name, memory] : lines) {
+    std::printf("%-12s %10s    %10s %10s  %14lld\n", name.c_str(),
+                config::format_size(memory.weights).c_str(),
+                config::format_size(memory.activations).c_str(),
+                config::format_size(memory.kv).c_str(), static_cast<long long>(memory.kv_tokens));
+    total.weights += memory.weights;
+    total.activations += memory.activations;
+    total.kv += memory.kv;
+  }
+  std::printf("%-12s %10s\n", "all",
+              config::format_size(total.weights + total.activations + total.kv).c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,60 @@
+// What several commands share: the options of a worker, signals, the start-up budget.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "config/options.h"
+#include "worker/worker.h"
+
+namespace tandem::cli {
+
+// The options that describe a worker, whoever starts it.
+struct WorkerFlags {
+  std::string model;
+  std::string name;
+  std::string numerics = "fast";
+  int32_t threads = 0;  // 0: the cores, shared between this machine's workers
+  config::Bytes kv_memory{size_t{512} << 20};
+  int32_t block_tokens = 16;
+  int32_t prefill_chunk = 256;  // 0: whole prompts
+  int32_t max_sequences = 64;
+  int32_t steps_in_flight = 1;
+  std::string lineage;
+  Duration drain = std::chrono::seconds(30);
+  std::string log_level = "info";
+
+  void declare(config::Options& options);
+  // The same options as words for a child process (model and numbers of this worker are the
+  // caller's).
+  std::vector<std::string> words() const;
+  Result<worker::WorkerOptions> worker_options() const;
+};
+
+// Secret shared by router and workers: the environment's TANDEM_SECRET.
+std::string shared_secret();
+
+// Blocks SIGINT and SIGTERM for the whole process (call before any thread starts) and runs
+// `on_signal` on a thread of its own at the first one; a second one ends the process at once.
+class Signals {
+ public:
+  Signals();
+  ~Signals();
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+  void on_signal(std::function<void()> action);
+
+ private:
+  std::function<void()> action_;
+  std::thread thread_;
+};
+
+// One line of the start-up budget.
+struct BudgetLine {
+  std::string name;
+  worker::WorkerMemory memory;
+};
+void print_budget(const std::vector<BudgetLine>& lines);
+
+}  // namespace tandem::cli

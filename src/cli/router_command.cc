@@ -1,0 +1,129 @@
+#include <cstdio>
+#include <utility>
+
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "cli/router_flags.h"
+#include "observe/log.h"
+
+namespace tandem::cli {
+
+void RouterFlags::declare(config::Options& options) {
+  options.value(host, "host", "ADDRESS", "address to listen on");
+  options.value(port, "port", "PORT", "port to listen on; 0: the system picks");
+  options.list(api_keys, "api-key", "KEY",
+               "keys that clients must send (Authorization: Bearer KEY); none: everyone is served");
+  options.value(request_timeout, "request-timeout", "TIME", "longest time for one request");
+  options.value(keep_alive, "keep-alive", "TIME", "idle connections are kept so long");
+  options.value(max_body, "max-body", "SIZE", "largest request body");
+  options.value(
+      local_prefill_tokens, "local-prefill-tokens", "N",
+      "an uncached tail up to this is computed by the decode worker that holds the prefix", 0,
+      1 << 20);
+  options.flag(quiet, "no-access-log", "no log line for each request");
+}
+
+router::RouterOptions RouterFlags::router_options() const {
+  router::RouterOptions options;
+  options.api_keys = api_keys;
+  options.request_timeout = request_timeout;
+  options.policy.local_prefill_tokens = local_prefill_tokens;
+  options.access_log = !quiet;
+  return options;
+}
+
+net::ServerOptions RouterFlags::server_options() const {
+  net::ServerOptions options;
+  options.host = host;
+  options.port = port;
+  options.keep_alive = keep_alive;
+  options.max_body_bytes = max_body.value;
+  return options;
+}
+
+Result<std::unique_ptr<RouterProcess>> RouterProcess::create(
+    const RouterFlags& flags, std::vector<router::WorkerAddress> workers, std::string secret,
+    Duration drain) {
+  std::unique_ptr<RouterProcess> process(new RouterProcess);
+  process->drain_ = drain;
+  router::RouterOptions options = flags.router_options();
+  options.workers = std::move(workers);
+  options.secret = std::move(secret);
+  process->router_ = std::make_unique<router::Router>(process->reactor_, std::move(options));
+  TANDEM_CHECK(process->router_->start());
+  process->server_ = std::make_unique<net::HttpServer>(process->reactor_, flags.server_options(),
+                                                       process->router_->handler());
+  TANDEM_TRY(port, process->server_->listen());
+  process->port_ = port;
+  return process;
+}
+
+void RouterProcess::shut_down() {
+  reactor_.post([this] {
+    if (std::exchange(draining_, true)) return;
+    router_->begin_drain();
+    reactor_.spawn(drain_and_stop());
+  });
+}
+
+net::asio::awaitable<void> RouterProcess::drain_and_stop() {
+  if (!co_await server_->drain(drain_))
+    observe::log_warning("the drain limit passed: the remaining requests were cut");
+  reactor_.stop();
+}
+
+void RouterProcess::move_worker(size_t index, std::string url) {
+  reactor_.post([this, index, url = std::move(url)] {
+    if (auto moved = router_->move_worker(index, url); !moved)
+      observe::log_error("{}", moved.error().message);
+  });
+}
+
+int run_router(const Arguments& arguments) {
+  config::Options options(
+      "router", "Runs the router in front of prefill and decode workers, or of unified ones.");
+  RouterFlags flags;
+  std::vector<std::string> prefill;
+  std::vector<std::string> decode;
+  std::vector<std::string> unified;
+  Duration drain = std::chrono::seconds(30);
+  std::string log_level = "info";
+  options.list(prefill, "prefill", "URL", "prefill workers");
+  options.list(decode, "decode", "URL", "decode workers");
+  options.list(unified, "unified", "URL", "unified workers");
+  flags.declare(options);
+  options.value(drain, "drain-timeout", "TIME",
+                "how long running requests may go on after SIGTERM");
+  options.choice(log_level, "log-level", {"debug", "info", "warning", "error", "off"},
+                 "what the log says on stderr");
+  options.example(
+      "tandem router --prefill http://127.0.0.1:8101 --decode http://127.0.0.1:8102 "
+      "http://127.0.0.1:8103");
+  auto parsed = options.parse(arguments);
+  if (!parsed) return report(parsed.error());
+  if (parsed->help) {
+    std::fputs(parsed->help->c_str(), stdout);
+    return 0;
+  }
+  observe::set_log_level(log_level);
+  observe::set_log_name("router");
+  if (unified.empty() && (prefill.empty() || decode.empty())) {
+    return report(Error{400, "invalid_option",
+                        "Name at least one --prefill and one --decode worker, or --unified workers "
+                        "(see tandem router --help)."});
+  }
+  std::vector<router::WorkerAddress> workers;
+  for (const auto& url : prefill) workers.push_back({url, router::WorkerRole::kPrefill});
+  for (const auto& url : decode) workers.push_back({url, router::WorkerRole::kDecode});
+  for (const auto& url : unified) workers.push_back({url, router::WorkerRole::kUnified});
+  Signals signals;
+  auto process = RouterProcess::create(flags, std::move(workers), shared_secret(), drain);
+  if (!process) return report(process.error());
+  signals.on_signal([&] { (*process)->shut_down(); });
+  std::printf("listening on http://%s:%u\n", flags.host.c_str(), (*process)->port());
+  std::fflush(stdout);
+  (*process)->run();
+  return 0;
+}
+
+}  // namespace tandem::cli

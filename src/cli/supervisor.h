@@ -1,0 +1,61 @@
+// Supervisor: starts worker processes of this program, waits until they are ready, and starts them
+// again when they die.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "worker/worker.h"
+
+namespace tandem::cli {
+
+struct ChildSpec {
+  std::string name;                      // "prefill-0"
+  std::vector<std::string> words;        // arguments after the program's name; --port is added
+  std::vector<std::string> environment;  // NAME=value, besides this process's own
+};
+
+struct ChildReady {
+  uint16_t port = 0;
+  std::string model;
+  int32_t context_length = 0;
+  worker::WorkerMemory memory;
+};
+
+class Supervisor {
+ public:
+  using OnRestart = std::function<void(size_t index, uint16_t port)>;
+  explicit Supervisor(std::vector<ChildSpec> children)
+      : specs_(std::move(children)), pids_(specs_.size()) {}
+  ~Supervisor();  // ends what still runs
+
+  // Starts all of them; returns when each is ready, or with the first one's failure.
+  Result<std::vector<ChildReady>> start(Duration limit = std::chrono::minutes(5));
+  // Watches from a thread of its own until stop(); a child that dies is started again on its port,
+  // after a pause that grows while it keeps dying.
+  void watch(OnRestart on_restart);
+  // SIGTERM to all, then SIGKILL to those that are still there after `limit`.
+  void stop(Duration limit);
+
+ private:
+  Result<int> spawn(size_t index, uint16_t port);  // where its answer will come
+  Result<ChildReady> await_ready(size_t index, int descriptor, Duration limit);
+  void watch_loop();
+
+  std::vector<ChildSpec> specs_;
+  std::vector<std::atomic<pid_t>> pids_;
+  std::vector<uint16_t> ports_;
+  OnRestart on_restart_;
+  std::atomic<bool> stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tandem::cli

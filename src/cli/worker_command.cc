@@ -1,0 +1,93 @@
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "base/json_value.h"
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "observe/log.h"
+
+namespace tandem::cli {
+namespace {
+
+// A supervisor (`tandem up`) passes the descriptor of a pipe: the worker tells it there that it is
+// ready, and ends when the supervisor does.
+int supervisor_descriptor() {
+  const char* text = std::getenv("TANDEM_READY_FD");
+  return text == nullptr ? -1 : std::atoi(text);
+}
+
+void tell_supervisor(int descriptor, const worker::Worker& worker) {
+  JsonValue ready = JsonValue::object();
+  ready.set("port", JsonValue::integer(worker.port()));
+  ready.set("model", JsonValue::string(worker.model_name()));
+  ready.set("context_length", JsonValue::integer(worker.context_length()));
+  ready.set("weights", JsonValue::unsigned_integer(worker.memory().weights));
+  ready.set("activations", JsonValue::unsigned_integer(worker.memory().activations));
+  ready.set("kv", JsonValue::unsigned_integer(worker.memory().kv));
+  ready.set("kv_tokens", JsonValue::integer(worker.memory().kv_tokens));
+  const std::string line = ready.dump() + "\n";
+  if (write(descriptor, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    observe::log_warning("the supervisor does not listen");
+  }
+  close(descriptor);
+}
+
+}  // namespace
+
+int run_worker(const Arguments& arguments) {
+  config::Options options(
+      "worker",
+      "Runs one worker. Its role only says what the router sends here; requests go to the router.");
+  WorkerFlags flags;
+  flags.declare(options);
+  std::string role = "unified";
+  std::string host = "127.0.0.1";
+  uint16_t port = 8100;
+  std::string handoff_path;
+  options.choice(role, "role", {"prefill", "decode", "unified"}, "what the worker is for");
+  options.value(host, "host", "ADDRESS", "address to listen on");
+  options.value(port, "port", "PORT", "port to listen on; 0: the system picks");
+  options.value(handoff_path, "handoff-socket", "PATH",
+                "Unix socket where decode workers take KV over; else one under TMPDIR");
+  options.example(
+      "tandem worker models/smollm2-135m-instruct.Q4_1.gguf --role prefill --port 8101");
+  options.example(
+      "TANDEM_SECRET=... in the environment: only a router with the same secret is answered");
+  auto parsed = options.parse(arguments);
+  if (!parsed) return report(parsed.error());
+  if (parsed->help) {
+    std::fputs(parsed->help->c_str(), stdout);
+    return 0;
+  }
+  const int supervisor = supervisor_descriptor();
+  if (supervisor >= 0) prctl(PR_SET_PDEATHSIG, SIGTERM);
+  Signals signals;
+  auto made = flags.worker_options();
+  if (!made) return report(made.error());
+  made->role = *worker::parse_role(role);
+  made->host = host;
+  made->port = port;
+  made->handoff_path = handoff_path;
+  const char* log_name = std::getenv("TANDEM_LOG_NAME");
+  observe::set_log_name(log_name == nullptr ? role : log_name);
+  auto worker = worker::Worker::create(std::move(*made));
+  if (!worker) return report(worker.error());
+  signals.on_signal([&] { (*worker)->shut_down(); });
+  if (supervisor >= 0) {
+    tell_supervisor(supervisor, **worker);
+  } else {
+    print_budget({{role, (*worker)->memory()}});
+    std::printf("serving %s (%d tokens of context)\nlistening on http://%s:%u\n",
+                (*worker)->model_name().c_str(), (*worker)->context_length(), host.c_str(),
+                (*worker)->port());
+    std::fflush(stdout);
+  }
+  (*worker)->run();
+  return 0;
+}
+
+}  // namespace tandem::cli
