@@ -1,0 +1,149 @@
+// Routes, keys, checks at the edge.
+#include <gtest/gtest.h>
+
+#include "router/router_fixture.h"
+
+namespace tandem::router {
+namespace {
+
+TEST_F(RouterTest, EveryRouteButHealthAndReadyNeedsTheKey) {
+  options.api_keys = {"key-one", "key-two"};
+  run(1, 1, 0, [this]() -> awaitable<void> {
+    struct Row {
+      const char* path;
+      bool post;
+      bool open;
+    };
+    for (const Row row :
+         {Row{"/v1/chat/completions", true, false}, Row{"/v1/completions", true, false},
+          Row{"/v1/models", false, false}, Row{"/tokenize", true, false},
+          Row{"/detokenize", true, false}, Row{"/metrics", false, false},
+          Row{"/nothing", false, false}, Row{"/health", false, true}, Row{"/ready", false, true}}) {
+      const std::string body = row.post ? chat("x") : "";
+      for (const net::Headers& bad :
+           {net::Headers{}, net::Headers{{"Authorization", "Bearer key-on"}},
+            net::Headers{{"Authorization", "Bearer key-onekey-one"}},
+            net::Headers{{"Authorization", "Bearer "}},
+            net::Headers{{"Authorization", "key-three"}}}) {
+        EXPECT_EQ((co_await ask(body, bad, row.path)).status, row.open ? 200 : 401) << row.path;
+      }
+      for (const net::Headers& good : {net::Headers{{"Authorization", "Bearer key-two"}},
+                                       net::Headers{{"authorization", "bearer key-one"}},
+                                       net::Headers{{"x-api-key", "key-one"}}}) {
+        EXPECT_NE((co_await ask(body, good, row.path)).status, 401) << row.path;
+      }
+    }
+    EXPECT_EQ(error_code(co_await get("/v1/models")), "invalid_api_key");
+  });
+}
+
+TEST_F(RouterTest, UnknownPathsAndMethodsAreErrorObjects) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    const auto nothing = co_await get("/v1/nothing");
+    EXPECT_EQ(nothing.status, 404);
+    EXPECT_EQ(error_code(nothing), "not_found");
+    const auto method = co_await get("/v1/chat/completions");
+    EXPECT_EQ(method.status, 405);
+    EXPECT_EQ(method.headers.get("allow"), "POST");
+    EXPECT_EQ(error_code(method), "method_not_allowed");
+    EXPECT_EQ((co_await ask("{}", {}, "/health")).status, 405);
+    EXPECT_EQ((co_await get("/health?x=1")).status, 200);
+  });
+}
+
+TEST_F(RouterTest, BadRequestsEndAtTheEdge) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    const auto code = [this](std::string body) -> awaitable<std::string> {
+      const auto response = co_await ask(std::move(body));
+      EXPECT_GE(response.status, 400);
+      EXPECT_LT(response.status, 500);
+      co_return error_code(response);
+    };
+    EXPECT_EQ(co_await code("{"), "invalid_json");
+    EXPECT_EQ(
+        co_await code(R"({"messages":[{"role":"user","content":"x"}],"tandem":{"leg":"unified"}})"),
+        "invalid_request_error");
+    EXPECT_EQ(co_await code(R"({"model":"other","messages":[{"role":"user","content":"x"}]})"),
+              "model_not_found");
+    EXPECT_EQ(co_await code(chat(std::string(5000, 'x'))), "context_length_exceeded");
+    EXPECT_EQ(co_await code(chat("x", R"(,"temperature":"hot")")), "invalid_request_error");
+    EXPECT_TRUE(u[0]->seen.empty());
+    const auto missing =
+        co_await ask(R"({"messages":[{"role":"user","content":"x"}],"model":"fake"})");
+    EXPECT_EQ(missing.status, 200);
+    EXPECT_EQ(missing.headers.get("x-request-id").size(), 32U) << "minted";
+    const auto forged = co_await ask(chat("x"), {{"X-Request-Id", std::string(200, 'a')}});
+    EXPECT_EQ(forged.headers.get("x-request-id").size(), 32U) << "too long to repeat";
+  });
+}
+
+TEST_F(RouterTest, ModelsAndTokensAreAnsweredLocally) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    const JsonValue models = json((co_await get("/v1/models")).body);
+    EXPECT_EQ(models.find("data")->items()[0].find("id")->as_string(), "fake");
+    const auto tokens = co_await ask(R"({"prompt":"abc"})", {}, "/tokenize");
+    EXPECT_EQ(json(tokens.body).find("tokens")->dump(), "[97,98,99]");
+    const auto text = co_await ask(R"({"tokens":[97,98,99]})", {}, "/detokenize");
+    EXPECT_EQ(json(text.body).find("prompt")->as_string(), "abc");
+    EXPECT_EQ((co_await ask(R"({"tokens":[9999]})", {}, "/detokenize")).status, 400);
+    EXPECT_TRUE(u[0]->seen.empty());
+  });
+}
+
+TEST_F(RouterTest, DrainTurnsReadyOffAndServesOn) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    EXPECT_EQ((co_await get("/ready")).status, 200);
+    router->begin_drain();
+    const auto ready = co_await get("/ready");
+    EXPECT_EQ(ready.status, 503);
+    EXPECT_EQ(error_code(ready), "draining");
+    EXPECT_EQ((co_await ask(chat("x"))).status, 200);
+  });
+}
+
+TEST_F(RouterTest, AMovedWorkerIsFoundAgain) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    FakeWorker replacement(reactor, WorkerRole::kUnified);
+    replacement.epoch = "new";
+    u[0]->kill();
+    EXPECT_TRUE(router->move_worker(0, replacement.address().url));
+    EXPECT_FALSE(router->move_worker(1, replacement.address().url));
+    EXPECT_TRUE(co_await until([&] { return router->ready(); }));
+    EXPECT_EQ((co_await ask(chat("x"))).status, 200);
+    EXPECT_EQ(replacement.seen.size(), 1U);
+    co_await reactor.sleep(20ms);
+    replacement.kill();
+    co_await reactor.sleep(20ms);
+  });
+}
+
+TEST_F(RouterTest, MetricsCountWhatClientsWereTold) {
+  run(1, 1, 0, [this]() -> awaitable<void> {
+    p[0]->cached = 4;
+    co_await ask(chat("hello"));
+    co_await ask(chat("hello", R"(,"stream":true)"));
+    co_await get("/nothing");
+    const std::string text = (co_await get("/metrics")).body;
+    const std::string prompt = std::to_string(2 * p[0]->seen[0].prompt_tokens());
+    EXPECT_NE(text.find("tandem_prompt_tokens_total " + prompt + "\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("tandem_generation_tokens_total 10\n"), std::string::npos);
+    EXPECT_NE(text.find("tandem_prefix_cache_hits_total 8\n"), std::string::npos);
+    EXPECT_NE(text.find("tandem_kv_transfer_bytes_total 8192\n"), std::string::npos);
+    EXPECT_NE(
+        text.find("tandem_router_requests_total{code=\"200\",route=\"/v1/chat/completions\"} 2"),
+        std::string::npos);
+    EXPECT_NE(text.find("route=\"other\""), std::string::npos);
+    EXPECT_EQ(text.find("nothing"), std::string::npos) << "clients cannot make series";
+  });
+}
+
+TEST(RouterStart, NamesWhatIsWrong) {
+  net::Reactor reactor;
+  EXPECT_EQ(Router(reactor, {}).start().error().code, "no_workers");
+  RouterOptions options;
+  options.workers = {{"https://x", WorkerRole::kUnified}};
+  EXPECT_EQ(Router(reactor, options).start().error().code, "bad_url");
+}
+
+}  // namespace
+}  // namespace tandem::router
