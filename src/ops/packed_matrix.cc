@@ -20,28 +20,28 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Bytes of scales and of codes that one block of 16 rows takes.
-struct BlockShape {
-  size_t scales = 0;
-  size_t codes = 0;
+// Where one block's scales and codes are inside a group.
+struct BlockPlace {
+  std::byte* scales;
+  std::byte* codes;
 };
-BlockShape block_shape(Format format) {
-  switch (format) {
-    case Format::kF32:
-      return {0, 4 * 16};
-    case Format::kF16:
-    case Format::kBF16:
-      return {0, 2 * 16};
-    case Format::kQ8_0:
-      return {2 * 16, 32 * 16};
-    case Format::kQ4_0:
-      return {2 * 16, 16 * 16};
-    case Format::kQ4_1:
-      return {4 * 16, 16 * 16};
-    case Format::kQ6_K:
-      return {2 * 16 + 16 * 16, 192 * 16};
+BlockPlace place(Format format, std::byte* group, size_t block) {
+  const ChunkShape shape = chunk_shape(format);
+  std::byte* chunk = group + block / shape.blocks * shape.bytes;
+  const size_t inside = block % shape.blocks;
+  return {chunk + inside * shape.scale_bytes,
+          chunk + shape.blocks * shape.scale_bytes + inside * shape.code_bytes};
+}
+
+size_t group_bytes(Format format, int32_t columns) {
+  if (weights::block_values(format) == 1) {
+    return round_up(static_cast<size_t>(columns) * kGroupRows *
+                        static_cast<size_t>(weights::block_bytes(format)),
+                    64);
   }
-  return {};
+  const ChunkShape shape = chunk_shape(format);
+  const auto blocks = static_cast<size_t>(columns / weights::block_values(format));
+  return (blocks + shape.blocks - 1) / shape.blocks * shape.bytes;
 }
 
 template <typename T>
@@ -63,14 +63,10 @@ void put_scale(std::byte* scales, size_t index, uint16_t value) {
   std::memcpy(scales + index * sizeof(value), &value, sizeof(value));
 }
 
-void pack_q8_0(const std::byte* row, int32_t blocks, int lane, std::byte* scales,
-               std::byte* codes) {
-  for (int32_t i = 0; i < blocks; ++i) {
-    const auto block = load<BlockQ8_0>(row, i);
-    put_scale(scales, static_cast<size_t>(i) * 16 + lane, block.d);
-    std::byte* out = codes + static_cast<size_t>(i) * 512;
-    for (int k = 0; k < 32; ++k)
-      out[(k / 4) * 64 + lane * 4 + k % 4] = static_cast<std::byte>(block.q[k] + 128);
+void pack_q8_0(const BlockQ8_0& block, int lane, const BlockPlace& out) {
+  put_scale(out.scales, lane, block.d);
+  for (int k = 0; k < 32; ++k) {
+    out.codes[(k / 4) * 64 + lane * 4 + k % 4] = static_cast<std::byte>(block.q[k] + 128);
   }
 }
 
@@ -78,66 +74,58 @@ void pack_nibbles(const uint8_t* q, int lane, std::byte* out) {
   for (int k = 0; k < 16; ++k) out[(k / 4) * 64 + lane * 4 + k % 4] = static_cast<std::byte>(q[k]);
 }
 
-void pack_q4_0(const std::byte* row, int32_t blocks, int lane, std::byte* scales,
-               std::byte* codes) {
-  for (int32_t i = 0; i < blocks; ++i) {
-    const auto block = load<BlockQ4_0>(row, i);
-    put_scale(scales, static_cast<size_t>(i) * 16 + lane, block.d);
-    pack_nibbles(block.q, lane, codes + static_cast<size_t>(i) * 256);
-  }
+void pack_q4_0(const BlockQ4_0& block, int lane, const BlockPlace& out) {
+  put_scale(out.scales, lane, block.d);
+  pack_nibbles(block.q, lane, out.codes);
 }
 
-void pack_q4_1(const std::byte* row, int32_t blocks, int lane, std::byte* scales,
-               std::byte* codes) {
-  for (int32_t i = 0; i < blocks; ++i) {
-    const auto block = load<BlockQ4_1>(row, i);
-    put_scale(scales, static_cast<size_t>(i) * 32 + lane, block.d);
-    put_scale(scales, static_cast<size_t>(i) * 32 + 16 + lane, block.m);
-    pack_nibbles(block.q, lane, codes + static_cast<size_t>(i) * 256);
-  }
+void pack_q4_1(const BlockQ4_1& block, int lane, const BlockPlace& out) {
+  put_scale(out.scales, lane, block.d);
+  put_scale(out.scales, 16 + lane, block.m);
+  pack_nibbles(block.q, lane, out.codes);
 }
 
-void pack_q6_k(const std::byte* row, int32_t blocks, int lane, std::byte* scales,
-               std::byte* codes) {
-  for (int32_t i = 0; i < blocks; ++i) {
-    const auto block = load<BlockQ6K>(row, i);
-    std::byte* scale = scales + static_cast<size_t>(i) * 288;
-    put_scale(scale, lane, block.d);
-    for (int s = 0; s < 16; ++s) {
-      scale[32 + s * 16 + lane] = static_cast<std::byte>(block.scale[s]);
-      std::byte* low = codes + (static_cast<size_t>(i) * 16 + s) * 192;
-      std::byte* high = low + 128;
-      for (int k = 0; k < 16; ++k) {
-        const int code = weights::q6k_code(block, s * 16 + k);
-        low[(k % 8) * 16 + lane] |= static_cast<std::byte>((code & 15) << (k / 8 * 4));
-        high[(k % 4) * 16 + lane] |= static_cast<std::byte>((code >> 4) << (k / 4 * 2));
-      }
+void pack_q6_k(const BlockQ6K& block, int lane, const BlockPlace& out) {
+  put_scale(out.scales, lane, block.d);
+  for (int s = 0; s < 16; ++s) {
+    out.scales[32 + s * 16 + lane] = static_cast<std::byte>(block.scale[s]);
+    std::byte* low = out.codes + static_cast<size_t>(s) * 192;
+    std::byte* high = low + 128;
+    for (int k = 0; k < 16; ++k) {
+      const int code = weights::q6k_code(block, s * 16 + k);
+      low[(k % 8) * 16 + lane] |= static_cast<std::byte>((code & 15) << (k / 8 * 4));
+      high[(k % 4) * 16 + lane] |= static_cast<std::byte>((code >> 4) << (k / 4 * 2));
     }
   }
 }
 
+template <typename Block, typename Pack>
+void pack_blocks(const PackedView& view, const std::byte* row, int lane, std::byte* group,
+                 Pack pack) {
+  const auto blocks = static_cast<size_t>(view.columns / weights::block_values(view.format));
+  for (size_t i = 0; i < blocks; ++i) pack(load<Block>(row, i), lane, place(view.format, group, i));
+}
+
 void pack_row(const PackedView& view, const std::byte* row, int lane, std::byte* group) {
-  std::byte* codes = group + view.code_offset;
-  const int32_t blocks = view.columns / weights::block_values(view.format);
   switch (view.format) {
     case Format::kF32:
-      pack_plain<float>(row, view.columns, lane, codes);
+      pack_plain<float>(row, view.columns, lane, group);
       break;
     case Format::kF16:
     case Format::kBF16:
-      pack_plain<uint16_t>(row, view.columns, lane, codes);
+      pack_plain<uint16_t>(row, view.columns, lane, group);
       break;
     case Format::kQ8_0:
-      pack_q8_0(row, blocks, lane, group, codes);
+      pack_blocks<BlockQ8_0>(view, row, lane, group, pack_q8_0);
       break;
     case Format::kQ4_0:
-      pack_q4_0(row, blocks, lane, group, codes);
+      pack_blocks<BlockQ4_0>(view, row, lane, group, pack_q4_0);
       break;
     case Format::kQ4_1:
-      pack_q4_1(row, blocks, lane, group, codes);
+      pack_blocks<BlockQ4_1>(view, row, lane, group, pack_q4_1);
       break;
     case Format::kQ6_K:
-      pack_q6_k(row, blocks, lane, group, codes);
+      pack_blocks<BlockQ6K>(view, row, lane, group, pack_q6_k);
       break;
   }
 }
@@ -169,10 +157,7 @@ Result<PackedMatrix> PackedMatrix::pack(Format format, int32_t rows, int32_t col
   view.rows = rows;
   view.columns = columns;
   view.groups = (rows + kGroupRows - 1) / kGroupRows;
-  const auto blocks = static_cast<size_t>(columns / weights::block_values(format));
-  const BlockShape shape = block_shape(format);
-  view.code_offset = round_up(blocks * shape.scales, 64);
-  view.group_bytes = view.code_offset + round_up(blocks * shape.codes, 64);
+  view.group_bytes = group_bytes(format, columns);
   matrix.storage_ = allocate_aligned(matrix.bytes());
   if (!matrix.storage_) {
     return make_error(

@@ -6,14 +6,16 @@
 // instruction set:
 //
 //   F32, F16, BF16  [column][16]
-//   Q8_0            scales [block][16] f16, then codes [block][8][16][4] as value + 128
-//   Q4_0            scales [block][16] f16, then codes [block][4][16][4]: low nibble column 4j+b,
-//   high 16+4j+b Q4_1            scales [block][2][16] f16 (d, m), then codes as Q4_0 Q6_K scales
-//   [block]{d[16] f16, scale[16][16] int8}, then codes [block][16 sub-blocks]{low[8][16] bytes
-//                   (columns j and j+8), high[4][16] bytes (columns j, j+4, j+8, j+12)}
+//   others          chunks of one or two blocks: the blocks' scales, then the blocks' codes
+//   (ChunkShape) Q8_0            scales d[16] f16; codes [8][16][4] as value + 128 Q4_0 scales
+//   d[16] f16; codes [4][16][4]: low nibble column 4j+b, high nibble column 16+4j+b Q4_1 scales
+//   d[16], m[16] f16; codes as Q4_0 Q6_K            scales d[16] f16, scale[16][16] int8; codes [16
+//   sub-blocks]{low[8][16] bytes (columns j and j+8),
+//                   high[4][16] bytes (columns j, j+4, j+8, j+12)}
 //
 // Four neighbouring columns of one row share a 32-bit lane: the order that vpdpbusd and vpmaddubsw
-// want. Codes are unsigned for the same reason. Scale and code regions start on 64-byte borders, so
+// want. Codes are unsigned for the same reason. Scales lie beside their codes so that one row's
+// product reads the whole matrix as a single stream, and chunks are multiples of 64 bytes so that
 // no vector load splits a cache line.
 #pragma once
 
@@ -38,13 +40,35 @@ using AlignedBytes = std::unique_ptr<std::byte[], FreeAligned>;
 // Null when the memory cannot be had.
 AlignedBytes allocate_aligned(size_t bytes);
 
+// How a block format's chunk lies in memory: `blocks` times `scale_bytes`, then `blocks` times
+// `code_bytes`, padded to `bytes`.
+struct ChunkShape {
+  size_t blocks;
+  size_t scale_bytes;
+  size_t code_bytes;
+  size_t bytes;
+};
+constexpr ChunkShape chunk_shape(weights::Format format) {
+  switch (format) {
+    case weights::Format::kQ8_0:
+      return {2, 32, 512, 1088};
+    case weights::Format::kQ4_0:
+      return {2, 32, 256, 576};
+    case weights::Format::kQ4_1:
+      return {2, 64, 256, 640};
+    case weights::Format::kQ6_K:
+      return {1, 320, 3072, 3392};
+    default:
+      return {1, 0, 0, 0};
+  }
+}
+
 // What a kernel sees of a packed matrix.
 struct PackedView {
   weights::Format format = weights::Format::kF32;
   int32_t rows = 0;     // outputs
   int32_t columns = 0;  // inputs
   int32_t groups = 0;
-  size_t code_offset = 0;  // from a group's start to its codes
   size_t group_bytes = 0;
   const std::byte* data = nullptr;
 

@@ -20,54 +20,67 @@ inline float packed_f16(const std::byte* data, size_t index) {
   return numerics::f16_to_f32(packed_load<uint16_t>(data, index));
 }
 
-// Code (unsigned, as stored) of block-of-32 formats: column k (0..31) of row `lane`.
-inline int packed_code32(weights::Format format, const std::byte* codes, size_t block, int k,
-                         int lane) {
-  if (format == weights::Format::kQ8_0) {
-    return packed_load<uint8_t>(codes, block * 512 + (k / 4) * 64 + lane * 4 + k % 4);
-  }
-  const int j = k % 16;
-  const int byte = packed_load<uint8_t>(codes, block * 256 + (j / 4) * 64 + lane * 4 + j % 4);
+// One block of a group.
+struct PackedBlock {
+  const std::byte* scales;
+  const std::byte* codes;
+};
+inline PackedBlock packed_block(const PackedView& view, int32_t group, size_t block) {
+  const ChunkShape shape = chunk_shape(view.format);
+  const std::byte* chunk = view.group(group) + block / shape.blocks * shape.bytes;
+  const size_t inside = block % shape.blocks;
+  return {chunk + inside * shape.scale_bytes,
+          chunk + shape.blocks * shape.scale_bytes + inside * shape.code_bytes};
+}
+
+// Unsigned code of column k (0..31) of row `lane`.
+inline int packed_byte_code(const PackedBlock& block, int k, int lane) {
+  return packed_load<uint8_t>(block.codes, (k / 4) * 64 + lane * 4 + k % 4);
+}
+inline int packed_nibble_code(const PackedBlock& block, int k, int lane) {
+  const int byte = packed_byte_code(block, k % 16, lane);
   return k < 16 ? byte & 15 : byte >> 4;
+}
+// Six-bit code of column k (0..255).
+inline int packed_q6k_code(const PackedBlock& block, int k, int lane) {
+  const std::byte* low = block.codes + (k / 16) * size_t{192};
+  const int j = k % 16;
+  return ((packed_load<uint8_t>(low, (j % 8) * 16 + lane) >> (j / 8 * 4)) & 15) |
+         ((packed_load<uint8_t>(low + 128, (j % 4) * 16 + lane) >> (j / 4 * 2) & 3) << 4);
 }
 
 // The weight at (row `lane` of group `group`, column `k`), with the same rounding as
 // weights::dequantize_row.
 inline float packed_weight(const PackedView& view, int32_t group, int lane, int32_t k) {
   using weights::Format;
-  const std::byte* scales = view.group(group);
-  const std::byte* codes = scales + view.code_offset;
   const size_t plain = static_cast<size_t>(k) * 16 + lane;
-  const size_t block = k / 32;
   switch (view.format) {
     case Format::kF32:
-      return packed_load<float>(codes, plain);
+      return packed_load<float>(view.group(group), plain);
     case Format::kF16:
-      return packed_f16(codes, plain);
+      return packed_f16(view.group(group), plain);
     case Format::kBF16:
-      return numerics::bf16_to_f32(packed_load<uint16_t>(codes, plain));
-    case Format::kQ8_0:
-      return packed_f16(scales, block * 16 + lane) *
-             static_cast<float>(packed_code32(view.format, codes, block, k % 32, lane) - 128);
-    case Format::kQ4_0:
-      return packed_f16(scales, block * 16 + lane) *
-             static_cast<float>(packed_code32(view.format, codes, block, k % 32, lane) - 8);
-    case Format::kQ4_1:
-      return packed_f16(scales, block * 32 + lane) *
-                 static_cast<float>(packed_code32(view.format, codes, block, k % 32, lane)) +
-             packed_f16(scales, block * 32 + 16 + lane);
-    case Format::kQ6_K: {
-      const std::byte* scale = scales + (k / 256) * size_t{288};
-      const std::byte* low = codes + (k / 16) * size_t{192};
-      const int j = k % 16;
-      const int code =
-          ((packed_load<uint8_t>(low, (j % 8) * 16 + lane) >> (j / 8 * 4)) & 15) |
-          ((packed_load<uint8_t>(low + 128, (j % 4) * 16 + lane) >> (j / 4 * 2) & 3) << 4);
-      const auto sub = packed_load<int8_t>(scale, 32 + (k % 256 / 16) * 16 + lane);
-      return packed_f16(scale, lane) * static_cast<float>(sub) * static_cast<float>(code - 32);
-    }
+      return numerics::bf16_to_f32(packed_load<uint16_t>(view.group(group), plain));
+    default:
+      break;
   }
-  return 0;
+  const int values = view.format == Format::kQ6_K ? 256 : 32;
+  const PackedBlock block = packed_block(view, group, k / values);
+  const float d = packed_f16(block.scales, lane);
+  const int inside = k % values;
+  switch (view.format) {
+    case Format::kQ8_0:
+      return d * static_cast<float>(packed_byte_code(block, inside, lane) - 128);
+    case Format::kQ4_0:
+      return d * static_cast<float>(packed_nibble_code(block, inside, lane) - 8);
+    case Format::kQ4_1:
+      return d * static_cast<float>(packed_nibble_code(block, inside, lane)) +
+             packed_f16(block.scales, 16 + lane);
+    default:
+      return d *
+             static_cast<float>(packed_load<int8_t>(block.scales, 32 + inside / 16 * 16 + lane)) *
+             static_cast<float>(packed_q6k_code(block, inside, lane) - 32);
+  }
 }
 
 }  // namespace tandem::ops::cpu

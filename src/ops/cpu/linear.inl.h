@@ -16,6 +16,19 @@ inline const std::byte* group_data(const PackedView& view, int32_t group) {
   return view.data + static_cast<size_t>(group) * view.group_bytes;
 }
 
+template <weights::Format kFormat>
+inline const uint16_t* block_scales(const std::byte* group, size_t block) {
+  constexpr ChunkShape kShape = chunk_shape(kFormat);
+  const std::byte* chunk = group + block / kShape.blocks * kShape.bytes;
+  return reinterpret_cast<const uint16_t*>(chunk + block % kShape.blocks * kShape.scale_bytes);
+}
+template <weights::Format kFormat>
+inline const std::byte* block_codes(const std::byte* group, size_t block) {
+  constexpr ChunkShape kShape = chunk_shape(kFormat);
+  const std::byte* chunk = group + block / kShape.blocks * kShape.bytes;
+  return chunk + kShape.blocks * kShape.scale_bytes + block % kShape.blocks * kShape.code_bytes;
+}
+
 // Decodes one block of 32 columns whose codes are bytes, [8][16][4]: value = d * (code - 128).
 inline void decode_q8_0(const uint16_t* scales, const std::byte* codes, float* out) {
   const Vec d = load_f16(scales);
@@ -69,51 +82,49 @@ inline void decode_q6_k(Vec d, const std::byte* scale, const std::byte* codes, f
 // kPanelDepth.
 inline void decode_panel(const PackedView& view, const std::byte* group, int32_t begin,
                          int32_t depth, float* panel) {
-  const std::byte* codes = group + view.code_offset;
-  const auto* scales = reinterpret_cast<const uint16_t*>(group);
+  using weights::Format;
+  const size_t plain = static_cast<size_t>(begin) * 16;
+  const auto first_block = static_cast<size_t>(begin) / 32;
+  const auto blocks = static_cast<size_t>(depth) / 32;
   switch (view.format) {
-    case weights::Format::kF32:
+    case Format::kF32:
+      break;  // already a panel
+    case Format::kF16:
       for (int32_t k = 0; k < depth; ++k) {
-        store(panel + k * 16,
-              load(reinterpret_cast<const float*>(codes) + (static_cast<size_t>(begin) + k) * 16));
+        store(panel + k * 16, load_f16(reinterpret_cast<const uint16_t*>(group) + plain + k * 16));
       }
       break;
-    case weights::Format::kF16:
+    case Format::kBF16:
       for (int32_t k = 0; k < depth; ++k) {
-        store(panel + k * 16, load_f16(reinterpret_cast<const uint16_t*>(codes) +
-                                       (static_cast<size_t>(begin) + k) * 16));
+        store(panel + k * 16, load_bf16(reinterpret_cast<const uint16_t*>(group) + plain + k * 16));
       }
       break;
-    case weights::Format::kBF16:
-      for (int32_t k = 0; k < depth; ++k) {
-        store(panel + k * 16, load_bf16(reinterpret_cast<const uint16_t*>(codes) +
-                                        (static_cast<size_t>(begin) + k) * 16));
+    case Format::kQ8_0:
+      for (size_t i = 0; i < blocks; ++i) {
+        decode_q8_0(block_scales<Format::kQ8_0>(group, first_block + i),
+                    block_codes<Format::kQ8_0>(group, first_block + i), panel + i * 512);
       }
       break;
-    case weights::Format::kQ8_0:
-      for (int32_t k = 0; k < depth; k += 32) {
-        const size_t block = static_cast<size_t>(begin + k) / 32;
-        decode_q8_0(scales + block * 16, codes + block * 512, panel + k * 16);
+    case Format::kQ4_0:
+      for (size_t i = 0; i < blocks; ++i) {
+        decode_q4<false>(block_scales<Format::kQ4_0>(group, first_block + i),
+                         block_codes<Format::kQ4_0>(group, first_block + i), panel + i * 512);
       }
       break;
-    case weights::Format::kQ4_0:
-      for (int32_t k = 0; k < depth; k += 32) {
-        const size_t block = static_cast<size_t>(begin + k) / 32;
-        decode_q4<false>(scales + block * 16, codes + block * 256, panel + k * 16);
+    case Format::kQ4_1:
+      for (size_t i = 0; i < blocks; ++i) {
+        decode_q4<true>(block_scales<Format::kQ4_1>(group, first_block + i),
+                        block_codes<Format::kQ4_1>(group, first_block + i), panel + i * 512);
       }
       break;
-    case weights::Format::kQ4_1:
-      for (int32_t k = 0; k < depth; k += 32) {
-        const size_t block = static_cast<size_t>(begin + k) / 32;
-        decode_q4<true>(scales + block * 32, codes + block * 256, panel + k * 16);
-      }
-      break;
-    case weights::Format::kQ6_K: {
-      const std::byte* scale = group + static_cast<size_t>(begin) / 256 * 288;
-      const Vec d = load_f16(reinterpret_cast<const uint16_t*>(scale));
+    case Format::kQ6_K: {
+      const size_t block = static_cast<size_t>(begin) / 256;
+      const uint16_t* scales = block_scales<Format::kQ6_K>(group, block);
+      const std::byte* codes = block_codes<Format::kQ6_K>(group, block);
+      const auto* sub_scales = reinterpret_cast<const std::byte*>(scales + 16);
+      const Vec d = load_f16(scales);
       for (int32_t k = 0; k < depth; k += 16) {
-        const size_t sub_block = static_cast<size_t>(begin + k) / 16;
-        decode_q6_k(d, scale + 32 + k, codes + sub_block * 192, panel + k * 16);
+        decode_q6_k(d, sub_scales + k, codes + static_cast<size_t>(k / 16) * 192, panel + k * 16);
       }
       break;
     }
@@ -126,7 +137,7 @@ constexpr int32_t kDirectRows = 8;
 // sums[m][16] += the product over columns [begin, begin + depth).
 inline void multiply_columns(const LinearF32& p, const std::byte* group, int32_t begin,
                              int32_t depth, const float* x, int32_t rows, float* sums) {
-  const std::byte* codes = group + p.weights.code_offset;
+  const std::byte* codes = group;
   const size_t first = static_cast<size_t>(begin) * 16;
   if (p.weights.format == weights::Format::kF32) {
     fma_rows(LoadF32{reinterpret_cast<const float*>(codes) + first, 16}, depth, x, p.stride_x, rows,

@@ -24,30 +24,43 @@ inline __m256 load_scales(const uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
+// With few rows the weights come from memory and are used once: ask for them early. Running past
+// the end is harmless.
+constexpr size_t kPrefetchAhead = 1024;
+template <size_t kBytes>
+inline void prefetch_chunk(const std::byte* chunk) {
+#pragma clang loop unroll(full)
+  for (size_t i = 0; i < kBytes; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(chunk + kPrefetchAhead + i), _MM_HINT_T0);
+  }
+}
+
 template <weights::Format kFormat>
-inline Block load_block(const uint16_t* scales, const std::byte* codes, size_t block, int half) {
+inline Block load_block(const std::byte* chunk, size_t inside, int half) {
+  constexpr ChunkShape kShape = chunk_shape(kFormat);
+  const auto* scales = reinterpret_cast<const uint16_t*>(chunk + inside * kShape.scale_bytes);
+  const std::byte* codes = chunk + kShape.blocks * kShape.scale_bytes + inside * kShape.code_bytes;
   Block w;
   if constexpr (kFormat == weights::Format::kQ8_0) {
     const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
 #pragma clang loop unroll(full)
     for (int j = 0; j < 8; ++j) {
-      const auto* p = reinterpret_cast<const __m256i*>(codes + block * 512 + j * 64 + half * 32);
+      const auto* p = reinterpret_cast<const __m256i*>(codes + j * 64 + half * 32);
       w.code[j] = _mm256_xor_si256(_mm256_loadu_si256(p), flip);
     }
   } else {
     const __m256i nibble = _mm256_set1_epi8(15);
 #pragma clang loop unroll(full)
     for (int j = 0; j < 4; ++j) {
-      const auto* p = reinterpret_cast<const __m256i*>(codes + block * 256 + j * 64 + half * 32);
+      const auto* p = reinterpret_cast<const __m256i*>(codes + j * 64 + half * 32);
       const __m256i both = _mm256_loadu_si256(p);
       w.code[j] = _mm256_and_si256(both, nibble);
       w.code[j + 4] = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
     }
   }
-  constexpr size_t kScales = kFormat == weights::Format::kQ4_1 ? 32 : 16;
-  w.d = load_scales(scales + block * kScales + half * 8);
-  w.m = kFormat == weights::Format::kQ4_1 ? load_scales(scales + block * kScales + 16 + half * 8)
-                                          : _mm256_setzero_ps();
+  w.d = load_scales(scales + half * 8);
+  w.m =
+      kFormat == weights::Format::kQ4_1 ? load_scales(scales + 16 + half * 8) : _mm256_setzero_ps();
   return w;
 }
 
@@ -80,17 +93,25 @@ inline __m256 add_block(const Block& w, const ActivationBlock& x, __m256 acc) {
 }
 
 template <weights::Format kFormat, int kRows>
-inline void multiply_rows(const uint16_t* scales, const std::byte* codes, size_t blocks, int half,
-                          const ActivationBlock* x, size_t stride_x, int32_t valid, float* out,
-                          size_t stride_out) {
+inline void multiply_rows(const std::byte* group, size_t blocks, int half, const ActivationBlock* x,
+                          size_t stride_x, int32_t valid, float* out, size_t stride_out) {
   __m256 acc[kRows];
 #pragma clang loop unroll(full)
   for (int m = 0; m < kRows; ++m) acc[m] = _mm256_setzero_ps();
-  for (size_t block = 0; block < blocks; ++block) {
-    const Block w = load_block<kFormat>(scales, codes, block, half);
+  constexpr ChunkShape kShape = chunk_shape(kFormat);
+  static_assert(kShape.blocks == 2);
+  const auto step = [&](const std::byte* chunk, size_t inside, size_t block) {
+    const Block w = load_block<kFormat>(chunk, inside, half);
 #pragma clang loop unroll(full)
     for (int m = 0; m < kRows; ++m) acc[m] = add_block<kFormat>(w, x[m * stride_x + block], acc[m]);
+  };
+  const std::byte* chunk = group;
+  for (size_t block = 0; block + 2 <= blocks; block += 2, chunk += kShape.bytes) {
+    if constexpr (kRows <= 4) prefetch_chunk<kShape.bytes>(chunk);
+    step(chunk, 0, block);
+    step(chunk, 1, block + 1);
   }
+  if (blocks % 2 != 0) step(chunk, 0, blocks - 1);
   for (int m = 0; m < kRows; ++m) {
     if (valid >= 8) {
       _mm256_storeu_ps(out + m * stride_out, acc[m]);
@@ -105,17 +126,15 @@ inline void multiply_rows(const uint16_t* scales, const std::byte* codes, size_t
 template <weights::Format kFormat>
 void multiply_half(const LinearI8& p, const std::byte* group, int half, int32_t valid, float* out) {
   const auto blocks = static_cast<size_t>(p.weights.columns / 32);
-  const auto* scales = reinterpret_cast<const uint16_t*>(group);
-  const std::byte* codes = group + p.weights.code_offset;
   const ActivationBlock* x = p.x;
   int32_t rows = p.rows;
   for (; rows >= 4; rows -= 4) {
-    multiply_rows<kFormat, 4>(scales, codes, blocks, half, x, p.stride_x, valid, out, p.stride_out);
+    multiply_rows<kFormat, 4>(group, blocks, half, x, p.stride_x, valid, out, p.stride_out);
     x += 4 * p.stride_x;
     out += 4 * p.stride_out;
   }
   for (; rows >= 1; --rows) {
-    multiply_rows<kFormat, 1>(scales, codes, blocks, half, x, p.stride_x, valid, out, p.stride_out);
+    multiply_rows<kFormat, 1>(group, blocks, half, x, p.stride_x, valid, out, p.stride_out);
     x += p.stride_x;
     out += p.stride_out;
   }

@@ -19,25 +19,37 @@ struct Block {
   __m512 m;
 };
 
+// With few rows the weights come from memory and are used once: ask for them early. Running past
+// the end is harmless.
+constexpr size_t kPrefetchAhead = 1024;
+template <size_t kBytes>
+inline void prefetch_chunk(const std::byte* chunk) {
+#pragma clang loop unroll(full)
+  for (size_t i = 0; i < kBytes; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(chunk + kPrefetchAhead + i), _MM_HINT_T0);
+  }
+}
+
 template <weights::Format kFormat>
-inline Block load_block(const uint16_t* scales, const std::byte* codes, size_t block) {
+inline Block load_block(const std::byte* chunk, size_t inside) {
+  constexpr ChunkShape kShape = chunk_shape(kFormat);
+  const auto* scales = reinterpret_cast<const uint16_t*>(chunk + inside * kShape.scale_bytes);
+  const std::byte* codes = chunk + kShape.blocks * kShape.scale_bytes + inside * kShape.code_bytes;
   Block w;
   if constexpr (kFormat == weights::Format::kQ8_0) {
 #pragma clang loop unroll(full)
-    for (int j = 0; j < 8; ++j) w.code[j] = _mm512_loadu_si512(codes + block * 512 + j * 64);
+    for (int j = 0; j < 8; ++j) w.code[j] = _mm512_loadu_si512(codes + j * 64);
   } else {
     const __m512i nibble = _mm512_set1_epi8(15);
 #pragma clang loop unroll(full)
     for (int j = 0; j < 4; ++j) {
-      const __m512i both = _mm512_loadu_si512(codes + block * 256 + j * 64);
+      const __m512i both = _mm512_loadu_si512(codes + j * 64);
       w.code[j] = _mm512_and_si512(both, nibble);
       w.code[j + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
     }
   }
-  constexpr size_t kScales = kFormat == weights::Format::kQ4_1 ? 32 : 16;
-  w.d = load_f16(scales + block * kScales).v;
-  w.m = kFormat == weights::Format::kQ4_1 ? load_f16(scales + block * kScales + 16).v
-                                          : _mm512_setzero_ps();
+  w.d = load_f16(scales).v;
+  w.m = kFormat == weights::Format::kQ4_1 ? load_f16(scales + 16).v : _mm512_setzero_ps();
   return w;
 }
 
@@ -61,17 +73,25 @@ inline __m512 add_block(const Block& w, const ActivationBlock& x, __m512 acc) {
 }
 
 template <weights::Format kFormat, int kRows>
-inline void multiply_rows(const uint16_t* scales, const std::byte* codes, size_t blocks,
-                          const ActivationBlock* x, size_t stride_x, int32_t valid, float* out,
-                          size_t stride_out) {
+inline void multiply_rows(const std::byte* group, size_t blocks, const ActivationBlock* x,
+                          size_t stride_x, int32_t valid, float* out, size_t stride_out) {
   __m512 acc[kRows];
 #pragma clang loop unroll(full)
   for (int m = 0; m < kRows; ++m) acc[m] = _mm512_setzero_ps();
-  for (size_t block = 0; block < blocks; ++block) {
-    const Block w = load_block<kFormat>(scales, codes, block);
+  constexpr ChunkShape kShape = chunk_shape(kFormat);
+  static_assert(kShape.blocks == 2);
+  const auto step = [&](const std::byte* chunk, size_t inside, size_t block) {
+    const Block w = load_block<kFormat>(chunk, inside);
 #pragma clang loop unroll(full)
     for (int m = 0; m < kRows; ++m) acc[m] = add_block<kFormat>(w, x[m * stride_x + block], acc[m]);
+  };
+  const std::byte* chunk = group;
+  for (size_t block = 0; block + 2 <= blocks; block += 2, chunk += kShape.bytes) {
+    if constexpr (kRows <= 4) prefetch_chunk<kShape.bytes>(chunk);
+    step(chunk, 0, block);
+    step(chunk, 1, block + 1);
   }
+  if (blocks % 2 != 0) step(chunk, 0, blocks - 1);
   const auto mask = static_cast<__mmask16>((1U << valid) - 1);
 #pragma clang loop unroll(full)
   for (int m = 0; m < kRows; ++m) _mm512_mask_storeu_ps(out + m * stride_out, mask, acc[m]);
@@ -80,8 +100,6 @@ inline void multiply_rows(const uint16_t* scales, const std::byte* codes, size_t
 template <weights::Format kFormat>
 void multiply_group(const LinearI8& p, const std::byte* group, int32_t valid, float* out) {
   const auto blocks = static_cast<size_t>(p.weights.columns / 32);
-  const auto* scales = reinterpret_cast<const uint16_t*>(group);
-  const std::byte* codes = group + p.weights.code_offset;
   const ActivationBlock* x = p.x;
   int32_t rows = p.rows;
   const auto step = [&](int32_t count) {
@@ -90,19 +108,18 @@ void multiply_group(const LinearI8& p, const std::byte* group, int32_t valid, fl
     rows -= count;
   };
   while (rows >= 12) {
-    multiply_rows<kFormat, 12>(scales, codes, blocks, x, p.stride_x, valid, out, p.stride_out);
+    multiply_rows<kFormat, 12>(group, blocks, x, p.stride_x, valid, out, p.stride_out);
     step(12);
   }
   while (rows >= 4) {
-    multiply_rows<kFormat, 4>(scales, codes, blocks, x, p.stride_x, valid, out, p.stride_out);
+    multiply_rows<kFormat, 4>(group, blocks, x, p.stride_x, valid, out, p.stride_out);
     step(4);
   }
   if (rows >= 2) {
-    multiply_rows<kFormat, 2>(scales, codes, blocks, x, p.stride_x, valid, out, p.stride_out);
+    multiply_rows<kFormat, 2>(group, blocks, x, p.stride_x, valid, out, p.stride_out);
     step(2);
   }
-  if (rows >= 1)
-    multiply_rows<kFormat, 1>(scales, codes, blocks, x, p.stride_x, valid, out, p.stride_out);
+  if (rows >= 1) multiply_rows<kFormat, 1>(group, blocks, x, p.stride_x, valid, out, p.stride_out);
 }
 
 inline void linear_i8(const LinearI8& p) {

@@ -1,0 +1,17 @@
+// What one thread of this machine can do at most, measured: the ceilings that benches divide by.
+#pragma once
+
+#include "ops/cpu/kernels.h"
+
+namespace tandem::ops::cpu {
+
+struct MachineLimits {          // per second, one thread
+  double memory_bytes = 0;      // long sequential read from DRAM
+  double float_operations = 0;  // float32 multiply and add, two per multiply-add
+  double int8_operations = 0;   // int8 multiply and add as the kernels do it
+};
+
+// Takes about a second. `isa` must be one the machine has.
+MachineLimits measure_limits(Isa isa);
+
+}  // namespace tandem::ops::cpu

@@ -1,0 +1,22 @@
+// Loops that keep one execution resource busy, per instruction set; limits.cc times them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem::ops::cpu {
+
+// Each returns a value that depends on all of the work, so that none of it can be left out.
+struct Probes {
+  float (*float_multiply_adds)(int64_t rounds);
+  double float_operations_per_round;
+  int32_t (*int8_dots)(int64_t rounds);
+  double int8_operations_per_round;
+  uint64_t (*read)(const std::byte* data, size_t bytes);  // bytes: a multiple of 512
+};
+
+Probes probes_scalar();
+Probes probes_avx2();
+Probes probes_avx512();
+
+}  // namespace tandem::ops::cpu

@@ -1,0 +1,163 @@
+// The kernels against the machine's limits, on one thread: memory bandwidth for one row, arithmetic
+// for many.
+//
+// The limits are measured first, here and now: a long read for bandwidth, and for arithmetic the
+// multiply-add rate of float32 and of the int8 dot product of the instruction set in use, on
+// registers only. Each row then prints achieved / ceiling.
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include <benchmark/benchmark.h>
+
+#include "ops/cpu/dispatch.h"
+#include "ops/cpu/limits.h"
+#include "ops/operators.h"
+
+namespace tandem::ops {
+namespace {
+
+using weights::Format;
+
+const cpu::Kernels& kernels() {
+  static const cpu::Kernels* const selected = [] {
+    auto result = cpu::select_kernels();
+    if (!result) {
+      std::fprintf(stderr, "%s\n", result.error().message.c_str());
+      std::exit(2);
+    }
+    return *result;
+  }();
+  return *selected;
+}
+
+const cpu::MachineLimits& limits() {
+  static const cpu::MachineLimits measured = cpu::measure_limits(kernels().isa);
+  return measured;
+}
+
+PackedMatrix random_matrix(Format format, int32_t rows, int32_t columns) {
+  std::vector<std::byte> file(weights::row_bytes(format, columns) * rows);
+  std::vector<float> values(columns);
+  uint32_t state = 1;
+  for (float& value : values) {
+    state = state * 1664525 + 1013904223;
+    value = static_cast<float>(state >> 8) * 0x1p-24F - 0.5F;
+  }
+  const size_t size = weights::row_bytes(format, columns);
+  weights::quantize_row(format, values, std::span(file).first(size));
+  for (int32_t row = 1; row < rows; ++row) std::memcpy(file.data() + row * size, file.data(), size);
+  device::ComputeThreads threads(1);
+  return std::move(*PackedMatrix::pack(format, rows, columns, file, threads));
+}
+
+// Rows of activations: state.range(0). Weights cycle through more memory than the caches hold, as
+// in a real pass.
+void linear_bench(benchmark::State& state, Format format, bool quantized) {
+  constexpr int32_t kColumns = 2048;
+  constexpr int32_t kRows = 2048;
+  const auto m = static_cast<int32_t>(state.range(0));
+  const CpuExecutor executor = *CpuExecutor::create(kernels(), 1, 64);
+  std::vector<PackedMatrix> matrices;
+  size_t bytes = 0;
+  do {
+    matrices.push_back(random_matrix(format, kRows, kColumns));
+    bytes += matrices.back().bytes();
+  } while (m == 1 && bytes < (size_t{256} << 20));
+  std::vector<float> x(static_cast<size_t>(m) * kColumns, 0.5F);
+  std::vector<cpu::ActivationBlock> blocks(x.size() / 32);
+  std::vector<float> out(static_cast<size_t>(m) * kRows);
+  const Activations activations = {x.data(), quantized ? blocks.data() : nullptr, m, kColumns};
+  quantize(executor, activations);
+  size_t turn = 0;
+  for (auto _ : state) {
+    const LinearTarget target[] = {{&matrices[turn++ % matrices.size()], out.data(), kRows}};
+    linear(executor, activations, target);
+    benchmark::DoNotOptimize(out.data());
+  }
+  using benchmark::Counter;
+  const double operations = 2.0 * m * kRows * kColumns * static_cast<double>(state.iterations());
+  const double read =
+      static_cast<double>(matrices[0].bytes()) * static_cast<double>(state.iterations());
+  const double peak = quantized ? limits().int8_operations : limits().float_operations;
+  state.counters["GB/s"] = Counter(read * 1e-9, Counter::kIsRate);
+  state.counters["GOP/s"] = Counter(operations * 1e-9, Counter::kIsRate);
+  state.counters["of_memory"] = Counter(read / limits().memory_bytes, Counter::kIsRate);
+  state.counters["of_compute"] = Counter(operations / peak, Counter::kIsRate);
+}
+
+// One layer of attention at state.range(1) positions for state.range(0) rows: 9 heads over 3 KV
+// heads of 64.
+void attention_bench(benchmark::State& state, KvDtype dtype) {
+  const auto rows = static_cast<int32_t>(state.range(0));
+  const auto positions = static_cast<int32_t>(state.range(1));
+  const AttentionShape shape = {.heads = 9, .kv_heads = 3, .head_dim = 64, .rope_pairs = 0};
+  PageArenaView pages;
+  pages.layout = {.dtype = dtype,
+                  .layout_id = kCpuLayoutId,
+                  .layers = 1,
+                  .kv_heads = 3,
+                  .head_dim = 64,
+                  .block_tokens = 16};
+  pages.stride = pages.layout.page_bytes();
+  pages.page_count = (positions + 15) / 16;
+  const AlignedBytes storage = allocate_aligned(pages.stride * pages.page_count);
+  pages.base = storage.get();
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < pages.page_count; ++i) ids.push_back(pages.page_count - 1 - i);
+  const SequenceRows sequence[] = {
+      {.first_row = 0, .row_count = rows, .first_position = positions - rows, .pages = ids}};
+  const CpuExecutor executor = *CpuExecutor::create(kernels(), 1, 64);
+  std::vector<float> q(static_cast<size_t>(rows) * 9 * 64, 0.01F);
+  std::vector<float> out(q.size());
+  AttentionPlan plan(rows, shape);
+  plan.plan(sequence);
+  for (auto _ : state) {
+    plan.run(executor, q.data(), out.data(), 0, pages);
+    benchmark::DoNotOptimize(out.data());
+  }
+  const double pairs = 9.0 * rows * (positions - (rows - 1) / 2.0);
+  const double operations = 4.0 * 64 * pairs * static_cast<double>(state.iterations());
+  state.counters["GFLOP/s"] = benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsRate);
+  state.counters["of_compute"] =
+      benchmark::Counter(operations / limits().float_operations, benchmark::Counter::kIsRate);
+}
+
+void register_all() {
+  for (const Format format : weights::kAllFormats) {
+    const std::string name(weights::format_name(format));
+    const auto add = [&](const std::string& kind, bool quantized) {
+      auto* bench = benchmark::RegisterBenchmark(
+          ("linear/" + name + "/" + kind).c_str(),
+          [=](benchmark::State& state) { linear_bench(state, format, quantized); });
+      for (const int64_t m : {1, 4, 16, 256}) bench->Arg(m);
+      bench->MinTime(0.1);
+    };
+    add("f32", false);
+    if (has_int8_kernel(format)) add("i8", true);
+  }
+  for (const KvDtype dtype : {KvDtype::kF32, KvDtype::kBF16}) {
+    const std::string name = "attention/" + std::string(kv_dtype_name(dtype));
+    benchmark::RegisterBenchmark(name.c_str(),
+                                 [=](benchmark::State& state) { attention_bench(state, dtype); })
+        ->Args({1, 512})
+        ->Args({1, 4096})
+        ->Args({256, 512})
+        ->Args({256, 4096})
+        ->MinTime(0.1);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::ops
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  const tandem::ops::cpu::MachineLimits& limits = tandem::ops::limits();
+  std::printf("%s, one thread: memory read %.1f GB/s, float32 %.1f GFLOP/s, int8 %.1f GOP/s\n",
+              tandem::ops::kernels().name, limits.memory_bytes * 1e-9,
+              limits.float_operations * 1e-9, limits.int8_operations * 1e-9);
+  tandem::ops::register_all();
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
