@@ -44,7 +44,8 @@ struct Call {
 Value dotted(Runtime& runtime, const Value& value, const Value& path) {
   if (path.is_integral()) return runtime.item(value, path);
   Value at = value;
-  for (const std::string_view part : split(to_str(path), ".", -1, false)) {
+  const std::string steps = to_str(path);
+  for (const std::string_view part : split(steps, ".", -1, false)) {
     int64_t index = 0;
     const auto end = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = end.ec == std::errc() && end.ptr == part.data() + part.size();
