@@ -72,6 +72,15 @@ net::asio::awaitable<void> RouterProcess::drain_and_stop() {
   reactor_.stop();
 }
 
+void RouterProcess::when_ready(std::function<void()> action) {
+  reactor_.spawn(wait_ready(std::move(action)));
+}
+
+net::asio::awaitable<void> RouterProcess::wait_ready(std::function<void()> action) {
+  while (!router_->ready() && !draining_) co_await reactor_.sleep(std::chrono::milliseconds(5));
+  if (!draining_) action();
+}
+
 void RouterProcess::move_worker(size_t index, std::string url) {
   reactor_.post([this, index, url = std::move(url)] {
     if (auto moved = router_->move_worker(index, url); !moved)

@@ -1,6 +1,7 @@
 // Options of the router that `tandem router` and `tandem up` share.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,12 +36,15 @@ class RouterProcess {
                                                        std::string secret, Duration drain);
   uint16_t port() const { return port_; }
   void run() { reactor_.run(); }
-  void shut_down();                                 // any thread
+  // Runs `action` on the reactor once the workers are ready to answer. Before run().
+  void when_ready(std::function<void()> action);
+  void shut_down();  // any thread
   void move_worker(size_t index, std::string url);  // any thread
 
  private:
   RouterProcess() = default;
   net::asio::awaitable<void> drain_and_stop();
+  net::asio::awaitable<void> wait_ready(std::function<void()> action);
   net::Reactor reactor_;
   std::unique_ptr<router::Router> router_;
   std::unique_ptr<net::HttpServer> server_;

@@ -105,10 +105,13 @@ int run_up(const Arguments& arguments) {
   });
   signals.on_signal([&] { (*process)->shut_down(); });
   print_budget(budget);
-  std::printf("serving %s (%d tokens of context)\nlistening on http://%s:%u\n",
-              ready->front().model.c_str(), ready->front().context_length,
-              router_flags.host.c_str(), (*process)->port());
   std::fflush(stdout);
+  (*process)->when_ready([&] {
+    std::printf("serving %s (%d tokens of context)\nlistening on http://%s:%u\n",
+                ready->front().model.c_str(), ready->front().context_length,
+                router_flags.host.c_str(), (*process)->port());
+    std::fflush(stdout);
+  });
   (*process)->run();
   supervisor.stop(std::chrono::seconds(10));
   return 0;

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that building and testing need, if any is missing, and says so. Needs root (or sudo) only then.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p build
+packages=(
+  clang-19 lld-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev llvm-19  # the compiler, its sanitizers and linters
+  cmake ninja-build ccache pkg-config make git
+  libboost1.81-dev libhttp-parser-dev libsimdjson-dev libexpected-dev libfmt-dev libspdlog-dev
+  libcli11-dev libtomlplusplus-dev libssl-dev libxxhash-dev libutf8proc-dev prometheus-cpp-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  python3 python3-venv python3-pip unzip curl                                # tests and fetching models; not needed to serve
+)
+missing=()
+for package in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "install ok installed" || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+echo "setup: installing Debian packages: ${missing[*]}"
+sudo=""
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "setup: run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+  sudo=sudo
+fi
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -qq
+$sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" > build/setup.log 2>&1 || { tail -20 build/setup.log >&2; exit 1; }

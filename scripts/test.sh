@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# test.sh check | all | soak. Each part prints its time; the budget of `all` on two cores from nothing is 40 minutes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mode=${1:-all}
+jobs=${JOBS:-2}
+began=$SECONDS
+passed=0
+failed=0
+
+part() {  # part NAME COMMAND...: runs it, says how long it took; a failure is remembered and ends the run at the end
+  local name=$1 start=$SECONDS
+  shift
+  echo "== $name"
+  if "$@"; then
+    passed=$((passed + 1))
+    echo "== $name: ok, $((SECONDS - start)) s"
+  else
+    failed=$((failed + 1))
+    echo "== $name: FAILED after $((SECONDS - start)) s"
+  fi
+}
+
+build() {  # build PRESET [TARGET...]
+  local preset=$1
+  shift
+  cmake --preset "$preset" > "build/configure-$preset.log" 2>&1 || { cat "build/configure-$preset.log"; return 1; }
+  cmake --build --preset "$preset" -j "$jobs" ${1:+--target "$@"} > "build/build-$preset.log" 2>&1 || { tail -60 "build/build-$preset.log"; return 1; }
+}
+
+unit() { ctest --preset "$1" -j "$jobs" ${2:+-R "$2"} --progress; }
+
+levels() {  # the kernels and the model again with lower instruction sets forced
+  for level in scalar avx2; do
+    [ "$level" = avx2 ] && ! grep -qw avx2 /proc/cpuinfo && continue
+    TANDEM_ISA=$level build/release/tests/model_test --gtest_brief=1 && TANDEM_ISA=$level build/release/tests/engine_test --gtest_brief=1 || return 1
+  done
+}
+
+venv() {
+  local stamp=build/venv/.stamp
+  if [ ! -e "$stamp" ] || [ tests/requirements.txt -nt "$stamp" ]; then
+    rm -rf build/venv && python3 -m venv build/venv && build/venv/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt && touch "$stamp"
+  fi
+}
+
+end_to_end() {  # end_to_end BINARY TIER
+  TANDEM_BINARY=$1 build/venv/bin/python -m pytest tests/e2e -m "$2" -q -x --tb=short
+}
+
+fuzz() {  # fuzz SECONDS: every fuzzer for so long, from its corpus
+  local seconds=$1 name
+  for fuzzer in build/asan/fuzz/*_fuzz; do
+    name=$(basename "$fuzzer" _fuzz)
+    mkdir -p "build/corpus/$name"
+    local seeds="tests/corpus/$name"
+    mkdir -p build/empty
+    [ -d "$seeds" ] || seeds=build/empty
+    "$fuzzer" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=20 -print_final_stats=0 -verbosity=0 \
+      -artifact_prefix="build/fuzz-$name-" "build/corpus/$name" "$seeds" > "build/fuzz-$name.log" 2>&1 ||
+      { tail -30 "build/fuzz-$name.log"; return 1; }
+  done
+}
+
+finish() {
+  echo "total: $((SECONDS - began)) s"
+  echo "parts: $passed passed, $failed failed"
+  [ "$failed" -eq 0 ]
+}
+
+model() { scripts/fetch-model.sh smollm2-135m; }
+export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+export ASAN_SYMBOLIZER_PATH=/usr/bin/llvm-symbolizer-19 TSAN_SYMBOLIZER_PATH=/usr/bin/llvm-symbolizer-19
+
+case $mode in
+check)
+  part "unit tests" unit release
+  part "lint of changed files" scripts/lint.sh changed
+  ;;
+all)
+  part "release build" build release
+  part "model" model
+  part "unit tests" unit release
+  part "unit tests at lower instruction sets" levels
+  part "lint" env TANDEM_TIDY_FILES="${TANDEM_TIDY_FILES:-40}" scripts/lint.sh changed
+  part "python environment" venv
+  part "end-to-end tests" end_to_end build/release/tandem quick
+  part "address and undefined sanitizer build" build asan
+  part "unit tests under address and undefined sanitizers" unit asan '^(?!model$)'
+  part "short end-to-end run under address and undefined sanitizers" end_to_end build/asan/tandem sanitizer
+  part "fuzzers, a few seconds each" fuzz "${TANDEM_FUZZ_SECONDS:-6}"
+  part "thread sanitizer build" build tsan net_test worker_test router_test kv_transfer_test kv_handoff_test engine_test engine_scheduler_test device_test tandem
+  part "unit tests under the thread sanitizer" unit tsan '^(net|worker|router|kv_transfer|kv_handoff|engine|engine_scheduler|device)$'
+  part "short end-to-end run under the thread sanitizer" end_to_end build/tsan/tandem sanitizer
+  ;;
+soak)
+  part "release build" build release
+  part "model" model
+  part "python environment" venv
+  part "full end-to-end tests" end_to_end build/release/tandem "quick or full or soak"
+  part "address and undefined sanitizer build" build asan
+  part "unit tests under address and undefined sanitizers" unit asan
+  part "end-to-end soak under address and undefined sanitizers" end_to_end build/asan/tandem "sanitizer or soak"
+  part "fuzzers, a minute each" fuzz 60
+  part "thread sanitizer build" build tsan
+  part "unit tests under the thread sanitizer" unit tsan '^(?!model|ops)'
+  part "end-to-end soak under the thread sanitizer" end_to_end build/tsan/tandem "sanitizer or soak"
+  ;;
+*) echo "test.sh check | all | soak" >&2; exit 2 ;;
+esac
+finish
