@@ -5,48 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/engine_test_support.h"
 #include "engine/scripted_model.h"
 #include "ops/page_layout.h"
 
 namespace tandem::engine {
 namespace {
-
-// Every byte is a token: text and ids are the same thing. The last id ends a turn.
-std::shared_ptr<const text::Tokenizer> byte_tokenizer() {
-  text::TokenizerSpec spec;
-  spec.kind = "bpe";
-  spec.pre = "gpt-2";
-  // The byte alphabet of byte-level BPE: printable bytes stand for themselves, the others for
-  // U+0100 and on.
-  int extra = 0;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool printable =
-        (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-    const int code = printable ? byte : 256 + extra++;
-    std::string piece;
-    if (code < 0x80) {
-      piece += static_cast<char>(code);
-    } else {
-      piece += static_cast<char>(0xC0 | (code >> 6));
-      piece += static_cast<char>(0x80 | (code & 63));
-    }
-    spec.tokens.push_back(piece);
-    spec.types.push_back(1);
-  }
-  spec.tokens.emplace_back("<|end|>");
-  spec.types.push_back(3);
-  spec.eos = 256;
-  spec.end_of_generation = {256};
-  auto tokenizer = text::Tokenizer::create(spec);
-  EXPECT_TRUE(tokenizer) << (tokenizer ? "" : tokenizer.error().message);
-  return *tokenizer;
-}
-
-struct Collected {
-  std::string text;
-  std::optional<protocol::FinishEvent> finish;
-  std::optional<Error> error;
-};
 
 class EngineTest : public ::testing::Test {
  protected:
@@ -80,27 +44,12 @@ class EngineTest : public ::testing::Test {
     auto promise = std::make_shared<std::promise<Collected>>();
     auto collected = std::make_shared<Collected>();
     auto future = promise->get_future();
-    auto id = engine_->generate(std::move(request), sink(collected, promise));
+    auto id = engine_->generate(std::move(request), collect_into(collected, promise));
     if (!id) {
       collected->error = id.error();
       promise->set_value(*collected);
     }
     return future;
-  }
-
-  static EventSink sink(std::shared_ptr<Collected> collected,
-                        std::shared_ptr<std::promise<Collected>> promise) {
-    return [collected, promise](protocol::TokenEvent event) {
-      if (auto* text = std::get_if<protocol::TextEvent>(&event)) collected->text += text->text;
-      if (auto* finish = std::get_if<protocol::FinishEvent>(&event)) {
-        collected->finish = *finish;
-        promise->set_value(*collected);
-      }
-      if (auto* error = std::get_if<protocol::ErrorEvent>(&event)) {
-        collected->error = error->error;
-        promise->set_value(*collected);
-      }
-    };
   }
 
   void wait_for_used(int32_t pages) {
@@ -247,7 +196,7 @@ TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
   continued.context.salt = "other";
   std::atomic<bool> started = false;
   engine_->start_received(received.id, continued, tokenizer_->encode("i"), 5,
-                          sink(collected, promise), [&] { started = true; });
+                          collect_into(collected, promise), [&] { started = true; });
   const Collected got = future.get();
   EXPECT_TRUE(started);
   EXPECT_EQ(got.text, "it is fact-7!");

@@ -1,0 +1,234 @@
+#include "worker/handoff_service.h"
+
+#include <future>
+#include <random>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "engine/engine_test_support.h"
+#include "engine/scripted_model.h"
+#include "numerics/hmac.h"
+
+namespace tandem::worker {
+namespace {
+
+using engine::collect_into;
+using engine::Collected;
+
+// One worker without HTTP: an engine over a shared arena, and its handoff service.
+struct Node {
+  Node(const std::string& name, int32_t pages, int step_ms, HandoffServiceOptions options = {}) {
+    engine::Script script;
+    script.marker = ">";
+    script.step_ms = step_ms;
+    script.context_length = 512;
+    script.replies = {{"fact", "it is {echo:0}!"}, {"", "default reply"}};
+    tokenizer = engine::byte_tokenizer();
+    auto model = engine::make_scripted_model(script, tokenizer, 64);
+    const ops::PageLayout layout = model->page_layout(8);
+    arena = std::move(*device::SharedArena::create(layout.page_bytes(), pages));
+    engine = std::make_unique<engine::Engine>(
+        std::move(model), tokenizer,
+        ops::PageArenaView{arena->pages(), arena->shape().page_stride, pages, layout},
+        [raw = arena.get()](int32_t page, uint64_t generation) {
+          raw->set_generation(page, generation);
+        },
+        engine::EngineOptions{.prefill_chunk = 8, .lineage = "test"}, metrics);
+    options.peer.hello.lineage = "test";
+    options.peer.hello.block_tokens = 8;
+    options.peer.hello.layers = static_cast<uint32_t>(layout.layers);
+    options.listen_path =
+        ::testing::TempDir() + "handoff-" + name + "-" + std::to_string(getpid()) + ".sock";
+    service = std::move(*HandoffService::create(*engine, *arena, std::move(options), metrics));
+  }
+  ~Node() {
+    service->stop();
+    engine.reset();
+  }
+
+  protocol::GenerateRequest request(const std::string& prompt, const std::string& id) const {
+    protocol::GenerateRequest out;
+    out.prompt = tokenizer->encode(prompt);
+    out.sampling.temperature = 0;
+    out.handoff.handoff_id = id;
+    return out;
+  }
+
+  std::future<Result<PrefillReport>> prefill(const std::string& prompt, const std::string& id) {
+    auto promise = std::make_shared<std::promise<Result<PrefillReport>>>();
+    service->start_prefill(request(prompt, id), [promise](Result<PrefillReport> report) {
+      promise->set_value(std::move(report));
+    });
+    return promise->get_future();
+  }
+
+  std::future<Collected> decode(const std::string& prompt, const std::string& id, const Node& from,
+                                uint32_t attempt = 1,
+                                std::shared_ptr<HandoffService::DecodeLeg>* leg = nullptr) {
+    auto promise = std::make_shared<std::promise<Collected>>();
+    auto future = promise->get_future();
+    auto asked = request(prompt, id);
+    asked.handoff.attempt = attempt;
+    asked.handoff.prefill_address = from.service->address();
+    auto started = service->start_decode(std::move(asked),
+                                         collect_into(std::make_shared<Collected>(), promise));
+    if (leg != nullptr) *leg = started;
+    return future;
+  }
+
+  void expect_empty() const {
+    for (int i = 0; i < 500 && engine->stats().pages_used != 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(engine->stats().pages_used, 0);
+    EXPECT_EQ(engine->stats().held, 0);
+  }
+
+  observe::Metrics metrics;
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::unique_ptr<device::SharedArena> arena;
+  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<HandoffService> service;
+};
+
+TEST(HandoffService, ADecodeWorkerGoesOnWhereThePrefillWorkerStopped) {
+  Node prefill("p", 64, 0);
+  Node decode("d", 64, 0);
+  const std::string prompt = "please remember fact-123 for me>";
+  auto report = prefill.prefill(prompt, "h1");
+  const Collected got = decode.decode(prompt, "h1", prefill).get();
+  EXPECT_EQ(got.text, "it is fact-123!");
+  EXPECT_EQ(got.finish->usage.prompt_tokens, 32);
+  const auto sent = report.get();
+  ASSERT_TRUE(sent) << sent.error().message;
+  EXPECT_EQ(sent->blocks_sent, 4U);
+  EXPECT_EQ(sent->kv_bytes, 4 * decode.engine->layout().page_bytes());
+  prefill.expect_empty();
+  decode.expect_empty();
+  // The same prefix again: only what decode lacks is sent, and prefill reuses its own.
+  const std::string longer = prompt + "it is fact-123! and then?>";
+  report = prefill.prefill(longer, "h2");
+  EXPECT_EQ(decode.decode(longer, "h2", prefill).get().text, "it is fact-123!");
+  const auto second = report.get();
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->cached_tokens, 32);
+  EXPECT_EQ(second->blocks_sent, 3U)
+      << "decode holds 32 tokens of prompt and 14 of its own answer: five blocks of eight";
+}
+
+TEST(HandoffService, EitherLegMayComeFirst) {
+  Node prefill("p", 64, 2);
+  Node decode("d", 64, 0);
+  auto early = decode.decode("fact-1 early>", "h1", prefill);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  auto report = prefill.prefill("fact-1 early>", "h1");
+  EXPECT_EQ(early.get().text, "it is fact-1!");
+  EXPECT_TRUE(report.get());
+  report = prefill.prefill("fact-2 late>", "h2");
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(decode.decode("fact-2 late>", "h2", prefill).get().text, "it is fact-2!");
+  EXPECT_TRUE(report.get());
+}
+
+TEST(HandoffService, AnotherAttemptTakesTheBlocksOver) {
+  Node prefill("p", 64, 0);
+  Node full("f", 4, 0);
+  Node decode("d", 64, 0);
+  const std::string prompt = "a prompt with fact-9 that needs more than four pages of memory>";
+  auto report = prefill.prefill(prompt, "h1");
+  const Collected busy = full.decode(prompt, "h1", prefill).get();
+  ASSERT_TRUE(busy.error);
+  EXPECT_EQ(busy.error->status, 503);
+  EXPECT_EQ(decode.decode(prompt, "h1", prefill, 2).get().text, "it is fact-9!");
+  EXPECT_TRUE(report.get());
+  prefill.expect_empty();
+  full.expect_empty();
+}
+
+TEST(HandoffService, CancellingEitherSideLeavesNoPage) {
+  Node prefill("p", 128, 5);
+  Node decode("d", 128, 1);
+  std::mt19937 random(1);
+  for (int i = 0; i < 30; ++i) {
+    const std::string id = "h" + std::to_string(i);
+    const std::string prompt =
+        "number fact-" + std::to_string(i) + " " + std::string(random() % 60, 'x') + ">";
+    auto report = prefill.prefill(prompt, id);
+    std::shared_ptr<HandoffService::DecodeLeg> leg;
+    auto answer = decode.decode(prompt, id, prefill, 1, &leg);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 60));
+    if (random() % 2 != 0) {
+      decode.service->cancel_decode(leg);
+      prefill.service->cancel_prefill(id, Error{499, "client_closed_request", "gone"});
+    } else {
+      prefill.service->cancel_prefill(id, Error{499, "client_closed_request", "gone"});
+    }
+    (void)report.get();
+  }
+  prefill.expect_empty();
+  decode.expect_empty();
+}
+
+TEST(HandoffService, APrefillThatNobodyTakesEndsWithItsLease) {
+  HandoffServiceOptions options;
+  options.timeouts.lease = std::chrono::milliseconds(200);
+  Node prefill("p", 64, 0, options);
+  const auto report = prefill.prefill("nobody comes>", "h1").get();
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code, "handoff_timeout");
+  prefill.expect_empty();
+}
+
+TEST(HandoffService, ADeadPrefillWorkerIsAnErrorAtOnce) {
+  auto prefill = std::make_unique<Node>("p", 64, 100);
+  Node decode("d", 64, 0);
+  auto report = prefill->prefill("a long prompt with fact-4 that takes a while to compute>", "h1");
+  auto answer =
+      decode.decode("a long prompt with fact-4 that takes a while to compute>", "h1", *prefill);
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  const auto before = std::chrono::steady_clock::now();
+  prefill.reset();
+  const Collected got = answer.get();
+  ASSERT_TRUE(got.error);
+  EXPECT_EQ(got.error->status, 502);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(1));
+  decode.expect_empty();
+  // And one that is not there at all.
+  Node other("o", 64, 0);
+  const std::string address = other.service->address();
+  auto asked = decode.request("x>", "h2");
+  asked.handoff.prefill_address = address + ".absent";
+  auto promise = std::make_shared<std::promise<Collected>>();
+  auto future = promise->get_future();
+  (void)decode.service->start_decode(asked, collect_into(std::make_shared<Collected>(), promise));
+  EXPECT_EQ(future.get().error->status, 502);
+}
+
+TEST(HandoffService, ManyAtOnceKeepTheirFactsApart) {
+  Node prefill("p", 40, 0);
+  Node decode("d", 48, 0);
+  std::vector<std::future<Result<PrefillReport>>> reports;
+  std::vector<std::future<Collected>> answers;
+  for (int i = 0; i < 12; ++i) {
+    const std::string id = "h" + std::to_string(i);
+    const std::string prompt = "remember fact-" + std::to_string(1000 + i * 7) + " now>";
+    reports.push_back(prefill.prefill(prompt, id));
+    answers.push_back(decode.decode(prompt, id, prefill));
+  }
+  for (int i = 0; i < 12; ++i) {
+    const Collected got = answers[static_cast<size_t>(i)].get();
+    if (got.error) {
+      EXPECT_EQ(got.error->status, 503)
+          << got.error->message;  // no memory just then: the router tries again
+      prefill.service->cancel_prefill("h" + std::to_string(i), *got.error);
+    } else {
+      EXPECT_EQ(got.text, "it is fact-" + std::to_string(1000 + i * 7) + "!");
+    }
+    (void)reports[static_cast<size_t>(i)].get();
+  }
+  prefill.expect_empty();
+  decode.expect_empty();
+}
+
+}  // namespace
+}  // namespace tandem::worker
