@@ -58,7 +58,10 @@ class FakeWorker {
     std::string leg() const {
       return tandem.find("leg") == nullptr ? "unified" : tandem.find("leg")->as_string();
     }
-    size_t prompt_tokens() const { return tandem.find("prompt_token_ids")->items().size(); }
+    size_t prompt_tokens() const {
+      const JsonValue* const ids = tandem.find("prompt_token_ids");
+      return ids == nullptr ? 1 : ids->items().size();
+    }
     JsonValue handoff() const {
       return tandem.find("handoff") == nullptr ? JsonValue() : *tandem.find("handoff");
     }
@@ -169,6 +172,7 @@ class FakeWorker {
   std::string lineage = "lineage-1";
   std::string secret = "s3cret";
   bool ready = true;
+  bool reads_bodies = true;  // benchmarks turn it off
   int disconnects = 0;
   Duration delay = std::chrono::milliseconds(1);
   int64_t cached = 0;
@@ -190,7 +194,9 @@ class FakeWorker {
       co_await responder.send(200, {}, text::tokenizer_spec_to_json(byte_tokenizer()).dump());
     } else {
       Seen mine{request.path, request.headers, request.body, {}};
-      if (const auto body = parse_json(request.body); body && body->find("tandem") != nullptr)
+      if (const auto body =
+              reads_bodies ? parse_json(request.body) : Result<JsonValue>(JsonValue());
+          body && body->find("tandem") != nullptr)
         mine.tandem = *body->find("tandem");
       seen.push_back(mine);
       responder.on_disconnect([this] {

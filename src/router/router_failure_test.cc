@@ -1,4 +1,6 @@
 // What happens when a leg, a worker or the client fails.
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "router/router_fixture.h"
@@ -379,6 +381,53 @@ TEST_F(RouterTest, NonsenseFromWorkersIsAnErrorNotACrash) {
     p[0]->behaviour = hang;
     EXPECT_EQ((co_await ask(chat("hello"))).status, 502)
         << "our secret is not the client's business";
+  });
+}
+
+TEST_F(RouterTest, AWorkerThatOnlyFailsGetsNothingForAWhile) {
+  run(0, 0, 2, [this]() -> awaitable<void> {
+    u[0]->behaviour = refuse(500, "{}");
+    for (int i = 0; i < 30; ++i) {
+      const auto response = co_await ask(chat("hello"), {{"X-Session-Id", std::to_string(i)}});
+      EXPECT_EQ(response.status, 200) << "each request is saved by the other worker";
+    }
+    EXPECT_EQ(u[0]->seen.size(), 5U) << "then its breaker is open";
+    EXPECT_EQ(u[1]->seen.size(), 30U);
+  });
+}
+
+TEST_F(RouterTest, HealthStaysFastWhileManyStreamsRun) {
+  run(1, 1, 0, [this]() -> awaitable<void> {
+    d[0]->behaviour = [this](FakeWorker&, FakeWorker::Seen&,
+                             net::HttpResponder& responder) -> awaitable<void> {
+      co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
+      const std::string frame =
+          net::sse_frame(R"({"choices":[{"index":0,"delta":{"content":"x"}}]})");
+      while (co_await responder.write(frame)) co_await reactor.sleep(20ms);
+    };
+    std::vector<std::unique_ptr<net::ClientCall>> calls;
+    for (int i = 0; i < 100; ++i) {
+      calls.push_back(client->call(request(chat("stream " + std::to_string(i), kStream))));
+      reactor.spawn([](net::ClientCall& call) -> awaitable<void> {
+        if (!co_await call.head()) co_return;
+        while (true) {
+          const auto bytes = co_await call.read_some();
+          if (!bytes || bytes->empty()) co_return;
+        }
+      }(*calls.back()));
+      co_await reactor.sleep(1ms);
+    }
+    co_await until([&] { return d[0]->seen.size() == 100; });
+    double slowest = 0;
+    for (int i = 0; i < 50; ++i) {
+      const TimePoint begin = std::chrono::steady_clock::now();
+      EXPECT_EQ((co_await get("/health")).status, 200);
+      slowest = std::max(slowest, seconds_since(begin));
+    }
+    EXPECT_LT(slowest, 0.1);
+    for (auto& call : calls) call->cancel();
+    co_await until([&] { return router->idle(); });
+    co_await reactor.sleep(50ms);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "router/policy/policy.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -21,7 +22,20 @@ class Chooser {
  public:
   Chooser(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
           const PolicyOptions& options)
-      : workers_(workers), request_(request), options_(options) {}
+      : workers_(workers), request_(request), options_(options) {
+    std::array<int64_t, 3> count{};
+    std::array<int64_t, 3> running{};
+    for (const WorkerSnapshot& worker : workers_) {
+      if (!usable(worker)) continue;
+      ++count[static_cast<size_t>(worker.role)];
+      running[static_cast<size_t>(worker.role)] += worker.running;
+    }
+    for (size_t role = 0; role < bounds_.size(); ++role) {
+      const double mean = static_cast<double>(running[role] + 1) /
+                          static_cast<double>(std::max<int64_t>(count[role], 1));
+      bounds_[role] = std::ceil(options_.bounded_load * mean);
+    }
+  }
 
   struct Choice {
     const WorkerSnapshot* worker = nullptr;
@@ -71,16 +85,7 @@ class Chooser {
   }
 
   bool within_bound(const WorkerSnapshot& worker) const {
-    int64_t count = 0;
-    int64_t running = 0;
-    for (const WorkerSnapshot& other : workers_) {
-      if (other.role != worker.role || !usable(other)) continue;
-      ++count;
-      running += other.running;
-    }
-    const double mean =
-        static_cast<double>(running + 1) / static_cast<double>(std::max<int64_t>(count, 1));
-    return worker.running + 1 <= std::ceil(options_.bounded_load * mean);
+    return worker.running + 1 <= bounds_[static_cast<size_t>(worker.role)];
   }
 
  private:
@@ -120,6 +125,8 @@ class Chooser {
   std::span<const WorkerSnapshot> workers_;
   const PlacementRequest& request_;
   const PolicyOptions& options_;
+  std::array<double, 3>
+      bounds_{};  // by role: the most requests that affinity may bring a worker to
 };
 
 constexpr auto kAny = [](const WorkerSnapshot&) { return true; };

@@ -62,19 +62,20 @@ void PrefixMap::insert(std::span<const protocol::ContentId> blocks, WorkerId wor
 
 std::vector<int32_t> PrefixMap::match(std::span<const protocol::ContentId> blocks, size_t workers) {
   std::vector<int32_t> held(workers, 0);
-  size_t depth = 0;
-  for (; depth < blocks.size(); ++depth) {
-    const auto found = index_.find(blocks[depth]);
+  std::vector<uint32_t> path;
+  for (const protocol::ContentId& block : blocks) {
+    const auto found = index_.find(block);
     if (found == index_.end()) break;
     bool advanced = false;
     for (const WorkerId worker : nodes_[found->second].workers) {
-      if (worker >= workers || held[worker] != static_cast<int32_t>(depth)) continue;
+      if (worker >= workers || held[worker] != static_cast<int32_t>(path.size())) continue;
       ++held[worker];
       advanced = true;
     }
     if (!advanced) break;
+    path.push_back(found->second);
   }
-  for (size_t i = depth; i-- > 0;) touch(index_.find(blocks[i])->second);
+  for (size_t i = path.size(); i-- > 0;) touch(path[i]);
   return held;
 }
 
