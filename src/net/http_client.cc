@@ -24,53 +24,6 @@ tl::unexpected<Error> lost_error() {
 
 }  // namespace
 
-std::string Url::origin() const {
-  return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
-         std::to_string(port);
-}
-
-Result<Url> parse_url(std::string_view text) {
-  const std::string whole(text);
-  if (text.starts_with("https://")) {
-    return make_error(400, "bad_url",
-                      "'" + whole + "' needs TLS, which is not supported yet; use http://");
-  }
-  if (text.starts_with("http://")) text.remove_prefix(7);
-  Url url;
-  const size_t slash = text.find('/');
-  if (slash != std::string_view::npos) {
-    url.base = text.substr(slash);
-    while (url.base.ends_with('/')) url.base.pop_back();
-    text = text.substr(0, slash);
-  }
-  const auto bad = [&] {
-    return make_error(400, "bad_url", "'" + whole + "' is not a URL like http://host:port");
-  };
-  std::string_view port;
-  if (text.starts_with("[")) {
-    const size_t close = text.find(']');
-    if (close == std::string_view::npos) return bad();
-    url.host = text.substr(1, close - 1);
-    text.remove_prefix(close + 1);
-    if (!text.empty() && text[0] != ':') return bad();
-    if (!text.empty()) port = text.substr(1);
-  } else {
-    const size_t colon = text.find(':');
-    url.host = text.substr(0, colon);
-    if (colon != std::string_view::npos) port = text.substr(colon + 1);
-    if (colon != std::string_view::npos && port.empty()) return bad();
-  }
-  if (url.host.empty() || url.host.find_first_of(" \t\r\n@?#") != std::string::npos) return bad();
-  uint32_t number = port.empty() ? 80 : 0;
-  for (const char c : port) {
-    if (c < '0' || c > '9' || number > 65535) return bad();
-    number = number * 10 + static_cast<uint32_t>(c - '0');
-  }
-  if (number == 0 || number > 65535) return bad();
-  url.port = static_cast<uint16_t>(number);
-  return url;
-}
-
 // Idle connections by origin. Each keeps its read pending, so one that the peer closes leaves the
 // pool at once.
 class HttpClient::Impl : public std::enable_shared_from_this<HttpClient::Impl> {
@@ -383,51 +336,6 @@ asio::awaitable<Result<WholeResponse>> fetch(HttpClient& client, ClientRequest r
   Result<std::string> body = co_await call->read_all(limit);
   if (!body) co_return tl::unexpected(std::move(body).error());
   co_return WholeResponse{head->status, std::move(head->headers), std::move(*body)};
-}
-
-namespace {
-
-asio::awaitable<void> run_request(HttpClient& client, const ClientRequest& request,
-                                  const ClientTimeouts& timeouts,
-                                  const std::function<void(const ClientHead&)>& on_head,
-                                  const std::function<bool(std::string_view)>& on_body,
-                                  Result<WholeResponse>& result) {
-  const auto call = client.call(request, timeouts);
-  Result<ClientHead> head = co_await call->head();
-  if (!head) {
-    result = tl::unexpected(std::move(head).error());
-    co_return;
-  }
-  if (on_head) on_head(*head);
-  WholeResponse whole{head->status, std::move(head->headers), {}};
-  while (true) {
-    Result<std::string> bytes = co_await call->read_some();
-    if (!bytes) {
-      result = tl::unexpected(std::move(bytes).error());
-      co_return;
-    }
-    if (bytes->empty()) break;
-    if (!on_body) {
-      whole.body += *bytes;
-    } else if (!on_body(*bytes)) {
-      call->cancel();
-      result = make_error(499, "cancelled", "the call was cancelled");
-      co_return;
-    }
-  }
-  result = std::move(whole);
-}
-
-}  // namespace
-
-Result<WholeResponse> blocking_request(const ClientRequest& request, const ClientTimeouts& timeouts,
-                                       const std::function<void(const ClientHead&)>& on_head,
-                                       const std::function<bool(std::string_view)>& on_body) {
-  Reactor reactor;
-  HttpClient client(reactor);
-  Result<WholeResponse> result = internal_error("the request did not run");
-  run_until_done(reactor, run_request(client, request, timeouts, on_head, on_body, result));
-  return result;
 }
 
 }  // namespace tandem::net

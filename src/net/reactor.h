@@ -36,7 +36,7 @@ class Reactor {
   void post(std::function<void()> function);
   // Starts a coroutine on the reactor's thread; an exception that leaves it is logged.
   void spawn(asio::awaitable<void> coroutine);
-  // Suspends for `duration` (resolution about 10 ms; for polling loops).
+  // Suspends for `duration` (resolution about 10 ms; for polling loops). Zero returns at once.
   asio::awaitable<void> sleep(Duration duration);
 
   asio::any_io_executor executor() { return context_.get_executor(); }

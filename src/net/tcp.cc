@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <boost/asio/ip/tcp.hpp>
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include "net/stream.h"
@@ -14,9 +15,14 @@ namespace {
 using boost::asio::ip::tcp;
 using boost::system::error_code;
 
+// Asio leaves descriptors open across exec: a worker that `tandem up` starts would hold our
+// sockets.
+void close_on_exec(int descriptor) { ::fcntl(descriptor, F_SETFD, FD_CLOEXEC); }
+
 class TcpStream final : public Stream {
  public:
   explicit TcpStream(tcp::socket socket) : socket_(std::move(socket)) {
+    close_on_exec(socket_.native_handle());
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
     socket_.non_blocking(true, ignored);
@@ -91,6 +97,7 @@ class TcpListener final : public Listener {
       return make_error(400, "bad_address", "'" + host + "' is not an IP address to listen on");
     const tcp::endpoint endpoint(address, port);
     acceptor_.open(endpoint.protocol(), error);
+    if (!error) close_on_exec(acceptor_.native_handle());
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(4096, error);

@@ -337,6 +337,37 @@ TEST_F(RouterTest, AStoppedWorkerIsNoticedAndItsLegsGoElsewhere) {
   });
 }
 
+TEST_F(RouterTest, AStoppedWorkersStreamsEndWithAnErrorFrame) {
+  run(1, 1, 0, [this]() -> awaitable<void> {
+    d[0]->behaviour = begin_and_hang;
+    const auto call = client->call(request(chat("hello", kStream)));
+    EXPECT_TRUE(co_await call->head());
+    std::string text;
+    while (text.find("\"c\"") == std::string::npos) text += (co_await call->read_some()).value();
+    d[0]->freeze();
+    const TimePoint begin = std::chrono::steady_clock::now();
+    const auto rest = co_await call->read_all(1 << 20);
+    EXPECT_TRUE(rest);
+    EXPECT_LT(seconds_since(begin), 0.6) << "two poll limits and a little";
+    EXPECT_NE(rest->find("decode_failed"), std::string::npos);
+    EXPECT_TRUE(rest->ends_with("data: [DONE]\n\n"));
+    d[0]->thaw();
+  });
+}
+
+TEST_F(RouterTest, PrefillsServerErrorSendsTheRequestToAnotherPair) {
+  run(2, 2, 0, [this]() -> awaitable<void> {
+    p[0]->behaviour = refuse(500, "{}");
+    for (auto& worker : d) worker->delay = 400ms;  // decode cannot answer before its KV has come
+    for (int i = 0; i < 4; ++i) {
+      const auto response = co_await ask(chat("hello"), {{"X-Session-Id", std::to_string(i)}});
+      EXPECT_EQ(response.status, 200);
+    }
+    EXPECT_EQ(p[1]->seen.size(), 4U);
+    EXPECT_GT(p[0]->seen.size(), 0U);
+  });
+}
+
 TEST_F(RouterTest, AWorkerThatDiesAtRestIsSkippedWithoutAnError) {
   run(2, 2, 0, [this]() -> awaitable<void> {
     p[0]->kill();
