@@ -192,7 +192,7 @@ void Scheduler::admit_waiting(StepPlan& plan, Step& step, int32_t& budget) {
     if (!sequence.admitted_before) {
       sequence.admitted_before = true;
       updates_.push_back(SequenceUpdate{
-          .id = id, .admitted_cached = *retried, .token = {}, .finish = {}, .error = {}});
+          .id = id, .admitted_cached = retried, .token = {}, .finish = {}, .error = {}});
     }
     const auto size = static_cast<int32_t>(sequence.tokens.size());
     const int32_t rows = std::min(budget, size - sequence.scheduled);
