@@ -12,8 +12,8 @@ SECONDS = {"quick": 240, "full": 3600, "soak": 1200}
 
 
 def pytest_addoption(parser):
-    parser.addoption("--tandem", default=str(ROOT / "build/release/tandem"), help="the program under test")
-    parser.addoption("--model", default=str(ROOT / "models/smollm2-135m-instruct.Q4_1.gguf"), help="a real model")
+    parser.addoption("--tandem", default=os.environ.get("TANDEM_BINARY", str(ROOT / "build/release/tandem")), help="the program under test")
+    parser.addoption("--model", default=os.environ.get("TANDEM_MODEL", str(ROOT / "models/smollm2-135m-instruct.Q4_1.gguf")), help="a real model")
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,7 @@ def test_scoring_requests_are_refused_clearly(small):
 
 
 def test_tokens_outside_the_vocabulary(small):
-    for ids in ([99999999], [-1], [1.5], ["a"], [[1], [2]]):
+    for ids in ([99999999], [-1], [1.5], ["a", 1], [[1], [2]]):
         expect_400(request(small.url, "POST", "/v1/completions", {"prompt": ids, "max_tokens": 1}))
     expect_400(request(small.url, "POST", "/detokenize", {"tokens": [99999999]}))
 

@@ -8,14 +8,13 @@ import pytest
 
 from servers import Stream, chat, events, text_of, wait_until
 
-pytestmark = pytest.mark.quick
-
-LONG = "tell me everything " * 20
+quick = pytest.mark.quick
 
 
 def fact_request(i, length=30):
-    """A prompt with a fact of its own, which the scripted reply repeats from the KV pages."""
-    return {"messages": [{"role": "user", "content": f"{'padding ' * length}remember fact-{i:04d}x please"}], "max_tokens": 48,
+    """A prompt like no other, with a fact of its own, which the scripted reply repeats from the KV pages."""
+    padding = " ".join(f"{i}-{k}" for k in range(length // 4))
+    return {"messages": [{"role": "user", "content": f"{padding} remember fact-{i:04d}x please"}], "max_tokens": 48,
             "temperature": 0}
 
 
@@ -34,6 +33,7 @@ def ask(url, i, length=30, timeout=60):
     return chat(url, body.pop("messages"), timeout=timeout, **body)
 
 
+@quick
 def test_a_decode_worker_killed_before_the_first_byte_is_replaced(cluster, write_script, tmp_path):
     pair = cluster(echo_script(write_script, tmp_path, row_ms=5), decode=2, worker_options=("--kv-memory", "64M"))
     for stream in (False, True):
@@ -53,6 +53,7 @@ def test_a_decode_worker_killed_before_the_first_byte_is_replaced(cluster, write
         expect_fact(2, ask(pair.url, 2))
 
 
+@quick
 def test_a_decode_worker_killed_mid_stream_is_an_error_within_a_second(cluster, write_script, tmp_path):
     pair = cluster(write_script(tmp_path, [{"reply": "word " * 200}], step_ms=20), decode=2, worker_options=("--kv-memory", "64M"))
     stream = Stream(pair.url, {"messages": [{"role": "user", "content": "go"}], "max_tokens": 300})
@@ -68,12 +69,14 @@ def test_a_decode_worker_killed_mid_stream_is_an_error_within_a_second(cluster, 
     assert chat(pair.url, "go", max_tokens=4).status == 200
 
 
+@quick
 def test_the_only_prefill_worker_killed_mid_transfer_is_an_error_within_a_second(cluster, write_script, tmp_path):
     pair = cluster(echo_script(write_script, tmp_path, row_ms=10), worker_options=("--kv-memory", "64M", "--prefill-chunk", "16"))
     with concurrent.futures.ThreadPoolExecutor() as pool:
         answer = pool.submit(ask, pair.url, 1, 300)
-        victim = pair.chosen("prefill")
-        victim.kill()
+        (decode,) = pair.roles["decode"]
+        wait_until(lambda: decode.pages_used(), 10, "memory granted to the transfer")
+        pair.chosen("prefill").kill()
         killed = time.monotonic()
         reply = answer.result(10)
         assert time.monotonic() - killed < 1
@@ -81,46 +84,63 @@ def test_the_only_prefill_worker_killed_mid_transfer_is_an_error_within_a_second
     pair.wait_settled()
 
 
+def open_handoffs(process):
+    return process.metrics()["tandem_handoffs_open"]
+
+
+# Where in the transfer the freezes fall, in seconds after both sides have met.
+@pytest.mark.parametrize("moments", [pytest.param((0.1,), marks=quick, id="once"),
+                                     pytest.param((0, 0.05, 0.1, 0.2, 0.3, 0.5), marks=pytest.mark.full, id="often")])
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 @pytest.mark.parametrize("client_leaves", [True, False])
-def test_a_frozen_worker_never_touches_pages_that_others_reuse(cluster, write_script, tmp_path, role, client_leaves):
+def test_a_frozen_worker_never_touches_pages_that_others_reuse(cluster, write_script, tmp_path, role, client_leaves, moments):
     """Freeze a worker mid-transfer, abort, let others use the memory again, thaw it: every fact stays its owner's."""
-    pair = cluster(echo_script(write_script, tmp_path, row_ms=4), prefill=2, decode=2,
-                   worker_options=("--kv-memory", "4M", "--prefill-chunk", "16"))
-    victims = [Stream(pair.url, fact_request(9000 + i, 200)) for i in range(3)]
-    frozen = pair.chosen(role)
-    frozen.signal(signal.SIGSTOP)
-    if client_leaves:
-        for victim in victims:
-            victim.close()
-    survivors = [p for p in pair.workers if p is not frozen]
+    # 64 pages of 16 tokens on each worker: every storm below goes through all of them.
+    pair = cluster(echo_script(write_script, tmp_path, row_ms=2), prefill=2, decode=2,
+                   worker_options=("--kv-memory", "128K", "--prefill-chunk", "16"))
+    numbers = iter(range(1000, 9000))
 
-    def storm(first):
-        with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            for i, reply in enumerate(pool.map(lambda i: ask(pair.url, i, 40), range(first, first + 18)), first):
+    def storm():
+        batch = [next(numbers) for _ in range(10)]
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            for i, reply in zip(batch, pool.map(lambda i: ask(pair.url, i, 120), batch)):
                 if reply.status == 200:
                     expect_fact(i, reply)
                 else:  # sent to the frozen worker before anyone knew
                     assert reply.status in (502, 503, 504), reply.body
 
-    storm(100)
-    frozen.signal(signal.SIGCONT)
-    storm(200)
-    for i, victim in enumerate(victims):
+    for moment in moments:
+        ids = [next(numbers) for _ in range(3)]
+        victims = [Stream(pair.url, fact_request(i, 200)) for i in ids]
+        # Both sides know each other and memory is granted.
+        wait_until(lambda: any(open_handoffs(p) and p.pages_used() for p in pair.roles["decode"]), 10, "a handoff")
+        frozen = pair.chosen(role)
+        time.sleep(moment)
+        frozen.signal(signal.SIGSTOP)
         if client_leaves:
-            continue
-        status = victim.open()
-        got = list(victim)
-        if status == 200 and got[-1] == "[DONE]" and not any(isinstance(e, dict) and "error" in e for e in got):
-            assert text_of(got) == f"you said fact-{9000 + i:04d}x and nothing else at all"
-        victim.close()
-    wait_until(lambda: ask(pair.url, 300).status == 200, 15, "the fleet serves again")
-    pair.wait_settled(seconds=30)
-    assert all(p.alive() for p in survivors)
-    for i in range(310, 330):
-        expect_fact(i, ask(pair.url, i, 40))
+            for victim in victims:
+                victim.close()
+        storm()
+        frozen.signal(signal.SIGCONT)
+        storm()
+        for i, victim in zip(ids, victims):
+            if client_leaves:
+                continue
+            status = victim.open()
+            got = list(victim)
+            if status == 200 and not any(isinstance(e, dict) and "error" in e for e in got):
+                assert got[-1] == "[DONE]" and text_of(got) == f"you said fact-{i:04d}x and nothing else at all"
+            victim.close()
+        wait_until(lambda: ask(pair.url, next(numbers)).status == 200, 15, "the fleet serves again")
+        pair.wait_settled(seconds=30)
+    assert sum(p.metrics()["tandem_kv_evictions_total"] for p in pair.workers) > 0, "no page was ever used again"
+    assert all(p.alive() for p in pair.workers)
+    for _ in range(10):
+        i = next(numbers)
+        expect_fact(i, ask(pair.url, i, 120))
 
 
+@quick
 def test_up_restarts_a_dead_worker(launch, write_script, tmp_path):
     import os
 
