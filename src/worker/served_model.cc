@@ -50,14 +50,19 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
   served.lineage = !options.lineage.empty() ? options.lineage : engine::lineage_of(file);
   if (scripted) {
     served.lineage += "/" + options.model;
-    served.model =
-        engine::make_scripted_model(std::move(script), served.tokenizer, options.max_rows);
+    served.prefill_chunk =
+        options.prefill_chunk > 0 ? options.prefill_chunk : script.context_length;
+    served.model = engine::make_scripted_model(std::move(script), served.tokenizer,
+                                               served.prefill_chunk + options.max_sequences);
     return served;
   }
-  TANDEM_TRY(loaded, model::load_model(path, {.numerics = options.numerics,
-                                              .threads = options.threads,
-                                              .max_rows = options.max_rows,
-                                              .isa = ""}));
+  TANDEM_TRY(config, model::read_model_config(file));
+  served.prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : config.context_length;
+  TANDEM_TRY(loaded,
+             model::load_model(path, {.numerics = options.numerics,
+                                      .threads = options.threads,
+                                      .max_rows = served.prefill_chunk + options.max_sequences,
+                                      .isa = ""}));
   served.model = std::move(loaded);
   if (served.tokenizer->vocab_size() > served.model->config().vocab) {
     return make_error(400, "invalid_model",

@@ -17,7 +17,8 @@ struct ServedModelOptions {
   std::string name;   // served id; empty: the file's name without its ending
   model::Numerics numerics = model::Numerics::kFast;
   int32_t threads = 1;
-  int32_t max_rows = 320;
+  int32_t prefill_chunk = 256;  // 0: as long as the model's context
+  int32_t max_sequences = 64;
   std::string lineage;  // empty: the file's digest
 };
 
@@ -27,6 +28,7 @@ struct ServedModel {
   std::optional<text::ChatTemplate> chat_template;
   std::string name;
   std::string lineage;
+  int32_t prefill_chunk = 0;  // never 0 here
 };
 
 Result<ServedModel> load_served_model(const ServedModelOptions& options);

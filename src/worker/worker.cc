@@ -41,9 +41,11 @@ Result<std::unique_ptr<Worker>> Worker::create(WorkerOptions options) {
 }
 
 Status Worker::start() {
-  options_.model.max_rows = options_.prefill_chunk + options_.max_sequences;
+  options_.model.prefill_chunk = options_.prefill_chunk;
+  options_.model.max_sequences = options_.max_sequences;
   TANDEM_TRY(served, load_served_model(options_.model));
   served_ = std::move(served);
+  options_.prefill_chunk = served_.prefill_chunk;
   const ops::PageLayout layout = served_.model->page_layout(options_.block_tokens);
   const auto pages = static_cast<int64_t>(options_.kv_bytes / layout.page_bytes());
   if (pages < 4) {
