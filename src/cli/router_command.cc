@@ -61,13 +61,14 @@ Result<std::unique_ptr<RouterProcess>> RouterProcess::create(
 void RouterProcess::shut_down() {
   reactor_.post([this] {
     if (std::exchange(draining_, true)) return;
-    router_->begin_drain();
+    router_->begin_drain(drain_);
     reactor_.spawn(drain_and_stop());
   });
 }
 
 net::asio::awaitable<void> RouterProcess::drain_and_stop() {
-  if (!co_await server_->drain(drain_))
+  // The router ends what is left at the limit, with an error each; give those answers time to leave.
+  if (!co_await server_->drain(drain_ + std::chrono::seconds(2)))
     observe::log_warning("the drain limit passed: the remaining requests were cut");
   reactor_.stop();
 }

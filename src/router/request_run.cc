@@ -86,6 +86,10 @@ net::asio::awaitable<void> RequestRun::serve() {
 
 void RequestRun::worker_down(WorkerId worker) { apply(legs_.worker_down(worker, now())); }
 
+void RequestRun::stop() {
+  apply(legs_.stop({503, "shutting_down", "the server is shutting down; send the request again"}));
+}
+
 void RequestRun::apply(Decisions decisions) {
   queue_.insert(queue_.end(), std::make_move_iterator(decisions.begin()),
                 std::make_move_iterator(decisions.end()));

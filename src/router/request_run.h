@@ -39,6 +39,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
 
   net::asio::awaitable<void> serve();
   void worker_down(WorkerId worker);
+  void stop();  // the router ends: an error answer or an error frame
 
   // For the access log, after serve().
   struct Summary {

@@ -264,6 +264,11 @@ RouterCore::RouterCore(net::Reactor& reactor_in, RouterOptions options_in)
       metrics(metrics_store),
       client(reactor),
       prefixes(options.prefix_map_bytes),
+      drain_limit(reactor,
+                  [this] {
+                    const std::set<RequestRun*> now = runs;
+                    for (RequestRun* const run : now) run->stop();
+                  }),
       registry(reactor, client,
                {.secret = options.secret,
                 .poll_interval = options.poll_interval,
@@ -311,7 +316,11 @@ Status Router::move_worker(size_t index, const std::string& url_text) {
   return {};
 }
 
-void Router::begin_drain() { core_->draining = true; }
+void Router::begin_drain(Duration limit) {
+  core_->draining = true;
+  core_->drain_limit.arm(limit);
+}
+
 bool Router::ready() const { return !core_->draining && core_->registry.ready(); }
 bool Router::idle() const { return core_->ledger.idle() && core_->runs.empty(); }
 observe::Metrics& Router::metrics() { return core_->metrics_store; }

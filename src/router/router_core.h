@@ -26,6 +26,7 @@ struct RouterCore {
   net::HttpClient client;
   LoadLedger ledger;
   PrefixMap prefixes;
+  net::Deadline drain_limit;
   WorkerRegistry registry;
   std::set<RequestRun*> runs;  // requests with legs, told when a worker goes down
   bool draining = false;

@@ -101,6 +101,26 @@ TEST_F(RouterTest, DrainTurnsReadyOffAndServesOn) {
   });
 }
 
+TEST_F(RouterTest, WhatOutlastsTheDrainEndsWithAnErrorFrame) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    u[0]->behaviour = [](FakeWorker& worker, FakeWorker::Seen&,
+                         net::HttpResponder& responder) -> awaitable<void> {
+      co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
+      co_await responder.write(
+          net::sse_frame(R"({"choices":[{"index":0,"delta":{"content":"x"}}]})"));
+      co_await worker.client_leaves(5s);
+    };
+    const auto call = client->call(request(chat("x", R"(,"stream":true)")));
+    EXPECT_TRUE(co_await call->head());
+    router->begin_drain(100ms);
+    const auto text = co_await call->read_all(1 << 20);
+    EXPECT_TRUE(text);
+    EXPECT_NE(text->find("shutting_down"), std::string::npos);
+    EXPECT_TRUE(text->ends_with("data: [DONE]\n\n"));
+    EXPECT_EQ(u[0]->disconnects, 1);
+  });
+}
+
 TEST_F(RouterTest, AMovedWorkerIsFoundAgain) {
   run(0, 0, 1, [this]() -> awaitable<void> {
     FakeWorker replacement(reactor, WorkerRole::kUnified);

@@ -204,10 +204,12 @@ Decisions Legs::client_gone() {
 }
 
 Decisions Legs::deadline_passed() {
+  return stop({504, "request_timeout", "the request took longer than its time limit"});
+}
+
+Decisions Legs::stop(Error error) {
   Decisions out;
-  end({.kind = began_ ? Kind::kBreak : Kind::kAnswer,
-       .error = Error{504, "request_timeout", "the request took longer than its time limit"}},
-      out);
+  end({.kind = began_ ? Kind::kBreak : Kind::kAnswer, .error = std::move(error)}, out);
   return out;
 }
 

@@ -92,6 +92,7 @@ class Legs {
   Decisions worker_down(WorkerId worker, TimePoint now);  // health says so
   Decisions client_gone();
   Decisions deadline_passed();
+  Decisions stop(Error error);    // the router ends
   Decisions tick(TimePoint now);  // at or after wakes_at()
 
   TimePoint wakes_at() const;  // max(): no need
