@@ -56,8 +56,8 @@ inline std::vector<TinyLlama> golden_tiny_llamas() {
        .rope_theta = 100000.0F,
        .tied = true,
        .seed = 12,
-       .embedding = Format::kQ8_0,
-       .matrices = {Format::kQ4_1, Format::kQ8_0, Format::kQ4_0, Format::kQ4_1}},
+       .embedding = Format::kQ80,
+       .matrices = {Format::kQ41, Format::kQ80, Format::kQ40, Format::kQ41}},
       {.name = "tiny-q6k",
        .layers = 2,
        .hidden = 256,
@@ -66,9 +66,9 @@ inline std::vector<TinyLlama> golden_tiny_llamas() {
        .ffn = 512,
        .vocab = 260,
        .seed = 13,
-       .embedding = Format::kQ6_K,
-       .output = Format::kQ6_K,
-       .matrices = {Format::kQ6_K, Format::kQ6_K, Format::kQ4_0}},
+       .embedding = Format::kQ6K,
+       .output = Format::kQ6K,
+       .matrices = {Format::kQ6K, Format::kQ6K, Format::kQ40}},
   };
 }
 

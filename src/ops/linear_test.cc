@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, LinearTest, testing::ValuesIn(weights::kAllFor
 TEST(LinearInt8, LargestCodesDoNotOverflow) {
   // Every code and activation at its extreme: the sums that the kernels' overflow arguments are
   // about.
-  for (const Format format : {Format::kQ8_0, Format::kQ4_0, Format::kQ4_1}) {
+  for (const Format format : {Format::kQ80, Format::kQ40, Format::kQ41}) {
     const size_t size = weights::row_bytes(format, 64);
     std::vector<std::byte> file(size * 16);
     std::vector<float> decoded(16 * 64);
@@ -177,12 +177,12 @@ TEST(LinearInt8, LargestCodesDoNotOverflow) {
         const auto fill = row % 2 == 0 ? std::byte{0x80} : std::byte{0x7F};
         auto out = bytes.subspan(block * size / 2, size / 2);
         std::fill(out.begin(), out.end(),
-                  format == Format::kQ8_0 ? fill
-                  : row % 2 == 0          ? std::byte{0xFF}
-                                          : std::byte{0});
+                  format == Format::kQ80 ? fill
+                  : row % 2 == 0         ? std::byte{0xFF}
+                                         : std::byte{0});
         out[0] = std::byte{0x00};
         out[1] = std::byte{0x3C};  // d = 1
-        if (format == Format::kQ4_1) {
+        if (format == Format::kQ41) {
           out[2] = std::byte{0x00};
           out[3] = std::byte{0xBC};  // m = -1
         }

@@ -10,10 +10,10 @@
 namespace tandem::ops {
 namespace {
 
-using weights::BlockQ4_0;
-using weights::BlockQ4_1;
+using weights::BlockQ40;
+using weights::BlockQ41;
 using weights::BlockQ6K;
-using weights::BlockQ8_0;
+using weights::BlockQ80;
 using weights::Format;
 
 constexpr size_t kHugePage = size_t{2} << 20;
@@ -63,7 +63,7 @@ void put_scale(std::byte* scales, size_t index, uint16_t value) {
   std::memcpy(scales + index * sizeof(value), &value, sizeof(value));
 }
 
-void pack_q8_0(const BlockQ8_0& block, int lane, const BlockPlace& out) {
+void pack_q8_0(const BlockQ80& block, int lane, const BlockPlace& out) {
   put_scale(out.scales, lane, block.d);
   for (int k = 0; k < 32; ++k) {
     out.codes[(k / 4) * 64 + lane * 4 + k % 4] = static_cast<std::byte>(block.q[k] + 128);
@@ -74,12 +74,12 @@ void pack_nibbles(const uint8_t* q, int lane, std::byte* out) {
   for (int k = 0; k < 16; ++k) out[(k / 4) * 64 + lane * 4 + k % 4] = static_cast<std::byte>(q[k]);
 }
 
-void pack_q4_0(const BlockQ4_0& block, int lane, const BlockPlace& out) {
+void pack_q4_0(const BlockQ40& block, int lane, const BlockPlace& out) {
   put_scale(out.scales, lane, block.d);
   pack_nibbles(block.q, lane, out.codes);
 }
 
-void pack_q4_1(const BlockQ4_1& block, int lane, const BlockPlace& out) {
+void pack_q4_1(const BlockQ41& block, int lane, const BlockPlace& out) {
   put_scale(out.scales, lane, block.d);
   put_scale(out.scales, 16 + lane, block.m);
   pack_nibbles(block.q, lane, out.codes);
@@ -115,16 +115,16 @@ void pack_row(const PackedView& view, const std::byte* row, int lane, std::byte*
     case Format::kBF16:
       pack_plain<uint16_t>(row, view.columns, lane, group);
       break;
-    case Format::kQ8_0:
-      pack_blocks<BlockQ8_0>(view, row, lane, group, pack_q8_0);
+    case Format::kQ80:
+      pack_blocks<BlockQ80>(view, row, lane, group, pack_q8_0);
       break;
-    case Format::kQ4_0:
-      pack_blocks<BlockQ4_0>(view, row, lane, group, pack_q4_0);
+    case Format::kQ40:
+      pack_blocks<BlockQ40>(view, row, lane, group, pack_q4_0);
       break;
-    case Format::kQ4_1:
-      pack_blocks<BlockQ4_1>(view, row, lane, group, pack_q4_1);
+    case Format::kQ41:
+      pack_blocks<BlockQ41>(view, row, lane, group, pack_q4_1);
       break;
-    case Format::kQ6_K:
+    case Format::kQ6K:
       pack_blocks<BlockQ6K>(view, row, lane, group, pack_q6_k);
       break;
   }

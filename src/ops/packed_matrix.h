@@ -50,13 +50,13 @@ struct ChunkShape {
 };
 constexpr ChunkShape chunk_shape(weights::Format format) {
   switch (format) {
-    case weights::Format::kQ8_0:
+    case weights::Format::kQ80:
       return {2, 32, 512, 1088};
-    case weights::Format::kQ4_0:
+    case weights::Format::kQ40:
       return {2, 32, 256, 576};
-    case weights::Format::kQ4_1:
+    case weights::Format::kQ41:
       return {2, 64, 256, 640};
-    case weights::Format::kQ6_K:
+    case weights::Format::kQ6K:
       return {1, 320, 3072, 3392};
     default:
       return {1, 0, 0, 0};
@@ -97,8 +97,8 @@ class PackedMatrix {
 // Whether fast mode multiplies this format with int8 activations; the others use float32
 // activations in both modes.
 inline bool has_int8_kernel(weights::Format format) {
-  return format == weights::Format::kQ8_0 || format == weights::Format::kQ4_0 ||
-         format == weights::Format::kQ4_1;
+  return format == weights::Format::kQ80 || format == weights::Format::kQ40 ||
+         format == weights::Format::kQ41;
 }
 
 }  // namespace tandem::ops

@@ -28,12 +28,12 @@ void store_block(std::span<std::byte> row, size_t index, const Block& block) {
   std::memcpy(row.data() + index * sizeof(Block), &block, sizeof(Block));
 }
 
-void dequantize(const BlockQ8_0& block, float* out) {
+void dequantize(const BlockQ80& block, float* out) {
   const float d = f16_to_f32(block.d);
   for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(block.q[i]);
 }
 
-void dequantize(const BlockQ4_0& block, float* out) {
+void dequantize(const BlockQ40& block, float* out) {
   const float d = f16_to_f32(block.d);
   for (int i = 0; i < 16; ++i) {
     out[i] = d * static_cast<float>((block.q[i] & 15) - 8);
@@ -41,7 +41,7 @@ void dequantize(const BlockQ4_0& block, float* out) {
   }
 }
 
-void dequantize(const BlockQ4_1& block, float* out) {
+void dequantize(const BlockQ41& block, float* out) {
   const float d = f16_to_f32(block.d);
   const float m = f16_to_f32(block.m);
   for (int i = 0; i < 16; ++i) {
@@ -76,8 +76,8 @@ float peak_of(const float* values, int count) {
 
 float inverse(float value) { return value != 0 ? 1.0F / value : 0.0F; }
 
-BlockQ8_0 quantize_q8_0(const float* values) {
-  BlockQ8_0 block;
+BlockQ80 quantize_q8_0(const float* values) {
+  BlockQ80 block;
   block.d = f32_to_f16(peak_of(values, 32) / 127);
   const float scale = inverse(f16_to_f32(block.d));
   for (int i = 0; i < 32; ++i)
@@ -85,8 +85,8 @@ BlockQ8_0 quantize_q8_0(const float* values) {
   return block;
 }
 
-BlockQ4_0 quantize_q4_0(const float* values) {
-  BlockQ4_0 block;
+BlockQ40 quantize_q4_0(const float* values) {
+  BlockQ40 block;
   block.d = f32_to_f16(peak_of(values, 32) / 7);
   const float scale = inverse(f16_to_f32(block.d));
   for (int i = 0; i < 16; ++i) {
@@ -97,8 +97,8 @@ BlockQ4_0 quantize_q4_0(const float* values) {
   return block;
 }
 
-BlockQ4_1 quantize_q4_1(const float* values) {
-  BlockQ4_1 block;
+BlockQ41 quantize_q4_1(const float* values) {
+  BlockQ41 block;
   const auto [low, high] = std::minmax_element(values, values + 32);
   block.d = f32_to_f16((*high - *low) / 15);
   block.m = f32_to_f16(*low);
@@ -160,13 +160,13 @@ std::string_view format_name(Format format) {
       return "F16";
     case Format::kBF16:
       return "BF16";
-    case Format::kQ8_0:
+    case Format::kQ80:
       return "Q8_0";
-    case Format::kQ4_0:
+    case Format::kQ40:
       return "Q4_0";
-    case Format::kQ4_1:
+    case Format::kQ41:
       return "Q4_1";
-    case Format::kQ6_K:
+    case Format::kQ6K:
       return "Q6_K";
   }
   return "?";
@@ -178,11 +178,11 @@ int32_t block_values(Format format) {
     case Format::kF16:
     case Format::kBF16:
       return 1;
-    case Format::kQ8_0:
-    case Format::kQ4_0:
-    case Format::kQ4_1:
+    case Format::kQ80:
+    case Format::kQ40:
+    case Format::kQ41:
       return 32;
-    case Format::kQ6_K:
+    case Format::kQ6K:
       return 256;
   }
   return 1;
@@ -195,13 +195,13 @@ int32_t block_bytes(Format format) {
     case Format::kF16:
     case Format::kBF16:
       return 2;
-    case Format::kQ8_0:
-      return sizeof(BlockQ8_0);
-    case Format::kQ4_0:
-      return sizeof(BlockQ4_0);
-    case Format::kQ4_1:
-      return sizeof(BlockQ4_1);
-    case Format::kQ6_K:
+    case Format::kQ80:
+      return sizeof(BlockQ80);
+    case Format::kQ40:
+      return sizeof(BlockQ40);
+    case Format::kQ41:
+      return sizeof(BlockQ41);
+    case Format::kQ6K:
       return sizeof(BlockQ6K);
   }
   return 1;
@@ -219,16 +219,16 @@ void dequantize_row(Format format, std::span<const std::byte> row, std::span<flo
     case Format::kBF16:
       for (size_t i = 0; i < out.size(); ++i) out[i] = bf16_to_f32(load_block<uint16_t>(row, i));
       break;
-    case Format::kQ8_0:
-      dequantize_blocks<BlockQ8_0>(row, out, 32);
+    case Format::kQ80:
+      dequantize_blocks<BlockQ80>(row, out, 32);
       break;
-    case Format::kQ4_0:
-      dequantize_blocks<BlockQ4_0>(row, out, 32);
+    case Format::kQ40:
+      dequantize_blocks<BlockQ40>(row, out, 32);
       break;
-    case Format::kQ4_1:
-      dequantize_blocks<BlockQ4_1>(row, out, 32);
+    case Format::kQ41:
+      dequantize_blocks<BlockQ41>(row, out, 32);
       break;
-    case Format::kQ6_K:
+    case Format::kQ6K:
       dequantize_blocks<BlockQ6K>(row, out, 256);
       break;
   }
@@ -246,16 +246,16 @@ void quantize_row(Format format, std::span<const float> values, std::span<std::b
     case Format::kBF16:
       for (size_t i = 0; i < values.size(); ++i) store_block(row, i, f32_to_bf16(values[i]));
       break;
-    case Format::kQ8_0:
-      quantize_blocks<BlockQ8_0>(values, row, 32, quantize_q8_0);
+    case Format::kQ80:
+      quantize_blocks<BlockQ80>(values, row, 32, quantize_q8_0);
       break;
-    case Format::kQ4_0:
-      quantize_blocks<BlockQ4_0>(values, row, 32, quantize_q4_0);
+    case Format::kQ40:
+      quantize_blocks<BlockQ40>(values, row, 32, quantize_q4_0);
       break;
-    case Format::kQ4_1:
-      quantize_blocks<BlockQ4_1>(values, row, 32, quantize_q4_1);
+    case Format::kQ41:
+      quantize_blocks<BlockQ41>(values, row, 32, quantize_q4_1);
       break;
-    case Format::kQ6_K:
+    case Format::kQ6K:
       quantize_blocks<BlockQ6K>(values, row, 256, quantize_q6_k);
       break;
   }

@@ -15,15 +15,15 @@ namespace tandem::weights {
 enum class Format : uint32_t {
   kF32 = 0,
   kF16 = 1,
-  kQ4_0 = 2,
-  kQ4_1 = 3,
-  kQ8_0 = 8,
-  kQ6_K = 14,
+  kQ40 = 2,
+  kQ41 = 3,
+  kQ80 = 8,
+  kQ6K = 14,
   kBF16 = 30,
 };
 
-inline constexpr Format kAllFormats[] = {Format::kF32,  Format::kF16,  Format::kBF16, Format::kQ8_0,
-                                         Format::kQ4_0, Format::kQ4_1, Format::kQ6_K};
+inline constexpr Format kAllFormats[] = {Format::kF32, Format::kF16, Format::kBF16, Format::kQ80,
+                                         Format::kQ40, Format::kQ41, Format::kQ6K};
 
 std::optional<Format> format_from_gguf(uint32_t type_id);
 std::string_view format_name(Format format);
@@ -36,17 +36,17 @@ inline size_t row_bytes(Format format, int64_t columns) {
          static_cast<size_t>(block_bytes(format));
 }
 
-struct BlockQ8_0 {  // value = d * q
-  uint16_t d;       // f16
+struct BlockQ80 {  // value = d * q
+  uint16_t d;      // f16
   int8_t q[32];
 };
-struct BlockQ4_0 {  // value = d * (nibble - 8); low nibbles hold values 0..15, high nibbles 16..31
-  uint16_t d;       // f16
+struct BlockQ40 {  // value = d * (nibble - 8); low nibbles hold values 0..15, high nibbles 16..31
+  uint16_t d;      // f16
   uint8_t q[16];
 };
-struct BlockQ4_1 {  // value = d * nibble + m
-  uint16_t d;       // f16
-  uint16_t m;       // f16
+struct BlockQ41 {  // value = d * nibble + m
+  uint16_t d;      // f16
+  uint16_t m;      // f16
   uint8_t q[16];
 };
 struct BlockQ6K {    // value = d * scale[i / 16] * (six_bits - 32)
@@ -55,7 +55,7 @@ struct BlockQ6K {    // value = d * scale[i / 16] * (six_bits - 32)
   int8_t scale[16];
   uint16_t d;  // f16
 };
-static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 &&
+static_assert(sizeof(BlockQ80) == 34 && sizeof(BlockQ40) == 18 && sizeof(BlockQ41) == 20 &&
               sizeof(BlockQ6K) == 210);
 
 // Six-bit code (0..63) of value `i` (0..255) of a Q6_K block. Each half of 128 values shares 64 low

@@ -25,7 +25,7 @@ std::vector<std::byte> sample_file() {
   writer.add_f32s("reals", reals);
   std::vector<float> values(64);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) - 32;
-  writer.add_matrix("w", Format::kQ8_0, 2, 32, values);
+  writer.add_matrix("w", Format::kQ80, 2, 32, values);
   writer.add_vector("norm", reals);
   return writer.finish();
 }
@@ -154,8 +154,8 @@ TEST_P(FormatTest, QuantizedRowsDecodeCloseToTheirSource) {
   const double tolerance = format == Format::kF32    ? 0
                            : format == Format::kF16  ? 2e-3
                            : format == Format::kBF16 ? 2e-2
-                           : format == Format::kQ8_0 ? 2e-2
-                           : format == Format::kQ6_K ? 8e-2
+                           : format == Format::kQ80  ? 2e-2
+                           : format == Format::kQ6K  ? 8e-2
                                                      : 0.35;
   for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(decoded[i], values[i], tolerance) << i;
 }
@@ -164,10 +164,10 @@ INSTANTIATE_TEST_SUITE_P(All, FormatTest, testing::ValuesIn(kAllFormats),
                          [](const auto& info) { return std::string(format_name(info.param)); });
 
 TEST(Format, HandMadeBlocksDecodeAsDocumented) {
-  BlockQ4_1 block = {.d = 0x3800, .m = 0xBC00, .q = {}};  // d = 0.5, m = -1
+  BlockQ41 block = {.d = 0x3800, .m = 0xBC00, .q = {}};  // d = 0.5, m = -1
   block.q[0] = 0xF3;
   float out[32];
-  dequantize_row(Format::kQ4_1, std::as_bytes(std::span(&block, 1)), out);
+  dequantize_row(Format::kQ41, std::as_bytes(std::span(&block, 1)), out);
   EXPECT_EQ(out[0], 0.5F);   // 3 * 0.5 - 1
   EXPECT_EQ(out[16], 6.5F);  // 15 * 0.5 - 1
   EXPECT_EQ(out[1], -1.0F);
@@ -178,7 +178,7 @@ TEST(Format, HandMadeBlocksDecodeAsDocumented) {
   six.low[64 + 32 + 5] = 0x90;
   six.high[32 + 5] = 0xC0;
   float wide[256];
-  dequantize_row(Format::kQ6_K, std::as_bytes(std::span(&six, 1)), wide);
+  dequantize_row(Format::kQ6K, std::as_bytes(std::span(&six, 1)), wide);
   EXPECT_EQ(wide[128 + 96 + 5], -2.0F * (0x39 - 32));
 }
 

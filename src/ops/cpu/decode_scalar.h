@@ -64,16 +64,16 @@ inline float packed_weight(const PackedView& view, int32_t group, int lane, int3
     default:
       break;
   }
-  const int values = view.format == Format::kQ6_K ? 256 : 32;
+  const int values = view.format == Format::kQ6K ? 256 : 32;
   const PackedBlock block = packed_block(view, group, k / values);
   const float d = packed_f16(block.scales, lane);
   const int inside = k % values;
   switch (view.format) {
-    case Format::kQ8_0:
+    case Format::kQ80:
       return d * static_cast<float>(packed_byte_code(block, inside, lane) - 128);
-    case Format::kQ4_0:
+    case Format::kQ40:
       return d * static_cast<float>(packed_nibble_code(block, inside, lane) - 8);
-    case Format::kQ4_1:
+    case Format::kQ41:
       return d * static_cast<float>(packed_nibble_code(block, inside, lane)) +
              packed_f16(block.scales, 16 + lane);
     default:

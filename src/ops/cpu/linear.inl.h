@@ -99,28 +99,28 @@ inline void decode_panel(const PackedView& view, const std::byte* group, int32_t
         store(panel + k * 16, load_bf16(reinterpret_cast<const uint16_t*>(group) + plain + k * 16));
       }
       break;
-    case Format::kQ8_0:
+    case Format::kQ80:
       for (size_t i = 0; i < blocks; ++i) {
-        decode_q8_0(block_scales<Format::kQ8_0>(group, first_block + i),
-                    block_codes<Format::kQ8_0>(group, first_block + i), panel + i * 512);
+        decode_q8_0(block_scales<Format::kQ80>(group, first_block + i),
+                    block_codes<Format::kQ80>(group, first_block + i), panel + i * 512);
       }
       break;
-    case Format::kQ4_0:
+    case Format::kQ40:
       for (size_t i = 0; i < blocks; ++i) {
-        decode_q4<false>(block_scales<Format::kQ4_0>(group, first_block + i),
-                         block_codes<Format::kQ4_0>(group, first_block + i), panel + i * 512);
+        decode_q4<false>(block_scales<Format::kQ40>(group, first_block + i),
+                         block_codes<Format::kQ40>(group, first_block + i), panel + i * 512);
       }
       break;
-    case Format::kQ4_1:
+    case Format::kQ41:
       for (size_t i = 0; i < blocks; ++i) {
-        decode_q4<true>(block_scales<Format::kQ4_1>(group, first_block + i),
-                        block_codes<Format::kQ4_1>(group, first_block + i), panel + i * 512);
+        decode_q4<true>(block_scales<Format::kQ41>(group, first_block + i),
+                        block_codes<Format::kQ41>(group, first_block + i), panel + i * 512);
       }
       break;
-    case Format::kQ6_K: {
+    case Format::kQ6K: {
       const size_t block = static_cast<size_t>(begin) / 256;
-      const uint16_t* scales = block_scales<Format::kQ6_K>(group, block);
-      const std::byte* codes = block_codes<Format::kQ6_K>(group, block);
+      const uint16_t* scales = block_scales<Format::kQ6K>(group, block);
+      const std::byte* codes = block_codes<Format::kQ6K>(group, block);
       const auto* sub_scales = reinterpret_cast<const std::byte*>(scales + 16);
       const Vec d = load_f16(scales);
       for (int32_t k = 0; k < depth; k += 16) {

@@ -41,7 +41,7 @@ inline Block load_block(const std::byte* chunk, size_t inside, int half) {
   const auto* scales = reinterpret_cast<const uint16_t*>(chunk + inside * kShape.scale_bytes);
   const std::byte* codes = chunk + kShape.blocks * kShape.scale_bytes + inside * kShape.code_bytes;
   Block w;
-  if constexpr (kFormat == weights::Format::kQ8_0) {
+  if constexpr (kFormat == weights::Format::kQ80) {
     const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
 #pragma clang loop unroll(full)
     for (int j = 0; j < 8; ++j) {
@@ -60,7 +60,7 @@ inline Block load_block(const std::byte* chunk, size_t inside, int half) {
   }
   w.d = load_scales(scales + half * 8);
   w.m =
-      kFormat == weights::Format::kQ4_1 ? load_scales(scales + 16 + half * 8) : _mm256_setzero_ps();
+      kFormat == weights::Format::kQ41 ? load_scales(scales + 16 + half * 8) : _mm256_setzero_ps();
   return w;
 }
 
@@ -69,7 +69,7 @@ inline __m256 add_block(const Block& w, const ActivationBlock& x, __m256 acc) {
   const auto* four = reinterpret_cast<const int32_t*>(x.q);
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i sum = _mm256_setzero_si256();
-  if constexpr (kFormat == weights::Format::kQ8_0) {
+  if constexpr (kFormat == weights::Format::kQ80) {
 #pragma clang loop unroll(full)
     for (int j = 0; j < 8; ++j) {
       const __m256i signed_x = _mm256_sign_epi8(_mm256_set1_epi32(four[j]), w.code[j]);
@@ -83,11 +83,11 @@ inline __m256 add_block(const Block& w, const ActivationBlock& x, __m256 acc) {
       pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(w.code[j], _mm256_set1_epi32(four[j])));
     }
     sum = _mm256_madd_epi16(pairs, ones);
-    if constexpr (kFormat == weights::Format::kQ4_0)
+    if constexpr (kFormat == weights::Format::kQ40)
       sum = _mm256_add_epi32(sum, _mm256_set1_epi32(x.minus_8_sum));
   }
   acc = _mm256_fmadd_ps(_mm256_mul_ps(w.d, _mm256_set1_ps(x.d)), _mm256_cvtepi32_ps(sum), acc);
-  if constexpr (kFormat == weights::Format::kQ4_1)
+  if constexpr (kFormat == weights::Format::kQ41)
     acc = _mm256_fmadd_ps(w.m, _mm256_set1_ps(x.d_times_sum), acc);
   return acc;
 }
@@ -153,14 +153,14 @@ inline void linear_i8(const LinearI8& p) {
     const int32_t valid = left < kGroupRows ? left : kGroupRows;
     float* out = p.out + group * kGroupRows;
     switch (p.weights.format) {
-      case weights::Format::kQ8_0:
-        multiply_group<weights::Format::kQ8_0>(p, data, valid, out);
+      case weights::Format::kQ80:
+        multiply_group<weights::Format::kQ80>(p, data, valid, out);
         break;
-      case weights::Format::kQ4_0:
-        multiply_group<weights::Format::kQ4_0>(p, data, valid, out);
+      case weights::Format::kQ40:
+        multiply_group<weights::Format::kQ40>(p, data, valid, out);
         break;
-      case weights::Format::kQ4_1:
-        multiply_group<weights::Format::kQ4_1>(p, data, valid, out);
+      case weights::Format::kQ41:
+        multiply_group<weights::Format::kQ41>(p, data, valid, out);
         break;
       default:
         break;  // the caller asked has_int8_kernel()

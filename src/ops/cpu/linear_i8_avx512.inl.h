@@ -36,7 +36,7 @@ inline Block load_block(const std::byte* chunk, size_t inside) {
   const auto* scales = reinterpret_cast<const uint16_t*>(chunk + inside * kShape.scale_bytes);
   const std::byte* codes = chunk + kShape.blocks * kShape.scale_bytes + inside * kShape.code_bytes;
   Block w;
-  if constexpr (kFormat == weights::Format::kQ8_0) {
+  if constexpr (kFormat == weights::Format::kQ80) {
 #pragma clang loop unroll(full)
     for (int j = 0; j < 8; ++j) w.code[j] = _mm512_loadu_si512(codes + j * 64);
   } else {
@@ -49,16 +49,16 @@ inline Block load_block(const std::byte* chunk, size_t inside) {
     }
   }
   w.d = load_f16(scales).v;
-  w.m = kFormat == weights::Format::kQ4_1 ? load_f16(scales + 16).v : _mm512_setzero_ps();
+  w.m = kFormat == weights::Format::kQ41 ? load_f16(scales + 16).v : _mm512_setzero_ps();
   return w;
 }
 
 template <weights::Format kFormat>
 inline __m512 add_block(const Block& w, const ActivationBlock& x, __m512 acc) {
   __m512i sum;
-  if constexpr (kFormat == weights::Format::kQ8_0) {
+  if constexpr (kFormat == weights::Format::kQ80) {
     sum = _mm512_set1_epi32(x.minus_128_sum);
-  } else if constexpr (kFormat == weights::Format::kQ4_0) {
+  } else if constexpr (kFormat == weights::Format::kQ40) {
     sum = _mm512_set1_epi32(x.minus_8_sum);
   } else {
     sum = _mm512_setzero_si512();
@@ -67,7 +67,7 @@ inline __m512 add_block(const Block& w, const ActivationBlock& x, __m512 acc) {
 #pragma clang loop unroll(full)
   for (int j = 0; j < 8; ++j) sum = _mm512_dpbusd_epi32(sum, w.code[j], _mm512_set1_epi32(four[j]));
   acc = _mm512_fmadd_ps(_mm512_mul_ps(w.d, _mm512_set1_ps(x.d)), _mm512_cvtepi32_ps(sum), acc);
-  if constexpr (kFormat == weights::Format::kQ4_1)
+  if constexpr (kFormat == weights::Format::kQ41)
     acc = _mm512_fmadd_ps(w.m, _mm512_set1_ps(x.d_times_sum), acc);
   return acc;
 }
@@ -129,14 +129,14 @@ inline void linear_i8(const LinearI8& p) {
     const int32_t valid = left < kGroupRows ? left : kGroupRows;
     float* out = p.out + group * kGroupRows;
     switch (p.weights.format) {
-      case weights::Format::kQ8_0:
-        multiply_group<weights::Format::kQ8_0>(p, data, valid, out);
+      case weights::Format::kQ80:
+        multiply_group<weights::Format::kQ80>(p, data, valid, out);
         break;
-      case weights::Format::kQ4_0:
-        multiply_group<weights::Format::kQ4_0>(p, data, valid, out);
+      case weights::Format::kQ40:
+        multiply_group<weights::Format::kQ40>(p, data, valid, out);
         break;
-      case weights::Format::kQ4_1:
-        multiply_group<weights::Format::kQ4_1>(p, data, valid, out);
+      case weights::Format::kQ41:
+        multiply_group<weights::Format::kQ41>(p, data, valid, out);
         break;
       default:
         break;  // the caller asked has_int8_kernel()

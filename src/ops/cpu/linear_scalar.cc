@@ -23,8 +23,8 @@ struct Scales {
 
 void decode_block32(weights::Format format, const PackedBlock& block, float* out) {
   const Scales d(block.scales);
-  const bool bytes = format == weights::Format::kQ8_0;
-  const int zero = bytes ? 128 : format == weights::Format::kQ4_0 ? 8 : 0;
+  const bool bytes = format == weights::Format::kQ80;
+  const int zero = bytes ? 128 : format == weights::Format::kQ40 ? 8 : 0;
   for (int k = 0; k < 32; ++k, out += kGroupRows) {
     for (int lane = 0; lane < kGroupRows; ++lane) {
       const int code =
@@ -32,7 +32,7 @@ void decode_block32(weights::Format format, const PackedBlock& block, float* out
       out[lane] = d.value[lane] * static_cast<float>(code - zero);
     }
   }
-  if (format != weights::Format::kQ4_1) return;
+  if (format != weights::Format::kQ41) return;
   const Scales m(block.scales + 2 * kGroupRows);
   out -= 32 * kGroupRows;
   for (int i = 0; i < 32 * kGroupRows; ++i) out[i] += m.value[i % kGroupRows];
@@ -66,15 +66,15 @@ const float* decode_panel(const PackedView& view, int32_t group, int32_t begin, 
         panel[i] = numerics::bf16_to_f32(packed_load<uint16_t>(view.group(group), plain + i));
       }
       break;
-    case weights::Format::kQ8_0:
-    case weights::Format::kQ4_0:
-    case weights::Format::kQ4_1:
+    case weights::Format::kQ80:
+    case weights::Format::kQ40:
+    case weights::Format::kQ41:
       for (int32_t k = 0; k < depth; k += 32) {
         decode_block32(view.format, packed_block(view, group, (begin + k) / 32),
                        panel + k * kGroupRows);
       }
       break;
-    case weights::Format::kQ6_K:
+    case weights::Format::kQ6K:
       decode_block256(packed_block(view, group, begin / 256), depth, panel);
       break;
   }
@@ -110,7 +110,7 @@ void add_block(weights::Format format, const PackedBlock& block, const Activatio
                float* acc) {
   int32_t sums[kGroupRows] = {};
   for (int j = 0; j < 8; ++j) {
-    const bool bytes = format == weights::Format::kQ8_0;
+    const bool bytes = format == weights::Format::kQ80;
     const auto* packed = reinterpret_cast<const uint8_t*>(block.codes) + (bytes ? j : j % 4) * 64;
     int16_t codes[64];
     for (int i = 0; i < 64; ++i) {
@@ -122,13 +122,13 @@ void add_block(weights::Format format, const PackedBlock& block, const Activatio
       sums[lane] += c[0] * q[0] + c[1] * q[1] + c[2] * q[2] + c[3] * q[3];
     }
   }
-  const int32_t zero_share = format == weights::Format::kQ8_0   ? x.minus_128_sum
-                             : format == weights::Format::kQ4_0 ? x.minus_8_sum
-                                                                : 0;
+  const int32_t zero_share = format == weights::Format::kQ80   ? x.minus_128_sum
+                             : format == weights::Format::kQ40 ? x.minus_8_sum
+                                                               : 0;
   for (int lane = 0; lane < kGroupRows; ++lane) {
     acc[lane] +=
         (packed_f16(block.scales, lane) * x.d) * static_cast<float>(sums[lane] + zero_share);
-    if (format == weights::Format::kQ4_1)
+    if (format == weights::Format::kQ41)
       acc[lane] += packed_f16(block.scales, 16 + lane) * x.d_times_sum;
   }
 }
