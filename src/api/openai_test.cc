@@ -25,13 +25,13 @@ Result<ApiRequest> completion(const std::string& fields) {
 }
 
 std::shared_ptr<const text::Tokenizer> tokenizer() {
-  static const auto made = [] {
+  static const auto kMade = [] {
     std::ifstream file(std::string(TANDEM_SOURCE_DIR) + "/src/text/testdata/small_bpe_smollm.json");
     std::stringstream content;
     content << file.rdbuf();
     return *text::Tokenizer::create(*text::tokenizer_spec_from_json(parse(content.str())));
   }();
-  return made;
+  return kMade;
 }
 text::ChatTemplate chat_template() {
   return std::move(*text::ChatTemplate::parse(

@@ -40,6 +40,7 @@ std::vector<double> frequencies(const std::vector<float>& logits, const Filters&
 
 std::vector<double> softmax(const std::vector<float>& logits, double temperature) {
   std::vector<double> p;
+  p.reserve(logits.size());
   for (const float logit : logits) p.push_back(std::exp(static_cast<double>(logit) / temperature));
   const double sum = std::accumulate(p.begin(), p.end(), 0.0);
   for (double& x : p) x /= sum;
@@ -135,10 +136,12 @@ TEST(Sampler, SameSeedAndPositionGiveTheSameToken) {
   const auto logits = random_logits(1000, 3, 2);
   const Filters filters{.temperature = 0.9F, .top_k = 50, .top_p = 0.95F};
   std::vector<int32_t> first;
+  first.reserve(200);
   for (int i = 0; i < 200; ++i) first.push_back(token_of(logits, filters, 99, i));
   for (int i = 199; i >= 0; --i)
     EXPECT_EQ(token_of(logits, filters, 99, i), first[static_cast<size_t>(i)]);
   std::vector<int32_t> other;
+  other.reserve(200);
   for (int i = 0; i < 200; ++i) other.push_back(token_of(logits, filters, 100, i));
   EXPECT_NE(first, other);
 }

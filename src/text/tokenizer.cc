@@ -38,12 +38,12 @@ struct ByteAlphabet {
 
 // Bytes of a piece spelled in the printable alphabet; nothing when it has another character.
 std::optional<std::string> piece_bytes(std::string_view piece) {
-  static const ByteAlphabet alphabet;
+  static const ByteAlphabet kAlphabet;
   std::string bytes;
   for (size_t i = 0; i < piece.size();) {
     const Decoded decoded = decode_utf8(piece, i);
-    if (decoded.code_point >= alphabet.byte_of.size()) return std::nullopt;
-    const int16_t byte = alphabet.byte_of[decoded.code_point];
+    if (decoded.code_point >= kAlphabet.byte_of.size()) return std::nullopt;
+    const int16_t byte = kAlphabet.byte_of[decoded.code_point];
     if (byte < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(byte));
     i += decoded.size;

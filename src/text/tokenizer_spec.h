@@ -1,4 +1,5 @@
-// TokenizerSpec: everything needed to build a tokenizer and its chat template, independent of the file it came from.
+// TokenizerSpec: everything needed to build a tokenizer and its chat template, independent of the
+// file it came from.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,18 @@
 
 namespace tandem::text {
 
-enum class TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+enum class TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
 
 struct TokenizerSpec {
-  std::string kind;  // "bpe": byte-level BPE ("gpt2" in GGUF)
-  std::string pre;   // pre-tokenizer name, as tokenizer.ggml.pre: "smollm"
+  std::string kind;                 // "bpe": byte-level BPE ("gpt2" in GGUF)
+  std::string pre;                  // pre-tokenizer name, as tokenizer.ggml.pre: "smollm"
   std::vector<std::string> tokens;  // by id; byte-level BPE pieces in the printable byte alphabet
   std::vector<int32_t> types;       // TokenType by id; may be empty (all normal)
   std::vector<std::string> merges;  // "left right", most frequent first

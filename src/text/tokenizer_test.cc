@@ -123,6 +123,7 @@ TEST(Tokenizer, ManyThreadsEncodeAlike) {
       "The quick brown fox's 12345 jumps\n\n over naïve überraschungen " + std::string(200, 'x');
   const auto expected = tokenizer->encode(text);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   std::vector<int> wrong(4, 0);
   for (size_t t = 0; t < wrong.size(); ++t) {
     threads.emplace_back([&, t] {

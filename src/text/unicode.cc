@@ -123,8 +123,8 @@ std::unique_ptr<unicode_internal::ClassTable> build_class_table() {
 }  // namespace
 
 const unicode_internal::ClassTable& unicode_internal::class_table() {
-  static const std::unique_ptr<ClassTable> table = build_class_table();
-  return *table;
+  static const std::unique_ptr<ClassTable> kTable = build_class_table();
+  return *kTable;
 }
 
 bool is_python_space(uint32_t code_point) {

@@ -44,9 +44,9 @@ const ClassTable& class_table();
 
 // Class of a code point; kInvalidCodePoint is kOther. Built once from utf8proc's categories.
 inline uint8_t char_class(uint32_t code_point) {
-  static const unicode_internal::ClassTable& table = unicode_internal::class_table();
+  static const unicode_internal::ClassTable& kTable = unicode_internal::class_table();
   if (code_point >= 0x110000) return kOther;
-  return table.classes[table.page[code_point >> 8]][code_point & 0xFF];
+  return kTable.classes[kTable.page[code_point >> 8]][code_point & 0xFF];
 }
 
 // What Python's str.strip() removes by default (White_Space and U+001C..U+001F).

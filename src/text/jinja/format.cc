@@ -172,6 +172,7 @@ class JsonPrinter {
       return true;
     }
     std::vector<const std::pair<std::string, Value>*> order;
+    order.reserve(dict.items.size());
     for (const auto& item : dict.items) order.push_back(&item);
     if (style_.sort_keys) {
       std::sort(order.begin(), order.end(),
@@ -272,7 +273,7 @@ std::string format_float(double value) {
   // The shortest digits that read back; Python chooses between the two notations by the exponent.
   const auto end =
       std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
-  const std::string scientific(buffer, end.ptr);
+  std::string scientific(buffer, end.ptr);
   const int exponent = std::atoi(scientific.c_str() + scientific.find('e') + 1);
   if (exponent < -4 || exponent >= 16) return scientific;
   const auto fixed = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::fixed);

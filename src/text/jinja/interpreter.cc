@@ -415,7 +415,7 @@ class Interpreter : public Runtime {
       }
       case Kind::kAnd:
       case Kind::kOr: {
-        const Value left = evaluate(*node.children[0], scope);
+        Value left = evaluate(*node.children[0], scope);
         if (failed() || left.truthy() == (node.kind == Kind::kOr)) return left;
         return evaluate(*node.children[1], scope);
       }
