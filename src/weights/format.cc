@@ -53,7 +53,8 @@ void dequantize(const BlockQ41& block, float* out) {
 void dequantize(const BlockQ6K& block, float* out) {
   const float d = f16_to_f32(block.d);
   for (int i = 0; i < 256; ++i) {
-    const float scale = d * static_cast<float>(block.scale[i / 16]);
+    const int8_t sub_scale = block.scale[i / 16];
+    const float scale = d * static_cast<float>(sub_scale);
     out[i] = scale * static_cast<float>(q6k_code(block, i) - 32);
   }
 }
@@ -122,7 +123,8 @@ BlockQ6K quantize_q6_k(const float* values) {
       const float wanted = peak_of(values + i, 16) / 31;
       block.scale[i / 16] = static_cast<int8_t>(clamp_code(wanted * inverse(d), 0, 127));
     }
-    const float scale = d * static_cast<float>(block.scale[i / 16]);
+    const int8_t sub_scale = block.scale[i / 16];
+    const float scale = d * static_cast<float>(sub_scale);
     const int code = clamp_code(values[i] * inverse(scale), -32, 31) + 32;
     const int half = i / 128;
     const int quarter = (i / 32) % 4;

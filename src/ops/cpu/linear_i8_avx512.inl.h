@@ -102,24 +102,23 @@ void multiply_group(const LinearI8& p, const std::byte* group, int32_t valid, fl
   const auto blocks = static_cast<size_t>(p.weights.columns / 32);
   const ActivationBlock* x = p.x;
   int32_t rows = p.rows;
-  const auto step = [&](int32_t count) {
-    x += count * p.stride_x;
-    out += count * p.stride_out;
-    rows -= count;
-  };
-  while (rows >= 12) {
+  for (; rows >= 12; rows -= 12) {
     multiply_rows<kFormat, 12>(group, blocks, x, p.stride_x, valid, out, p.stride_out);
-    step(12);
+    x += 12 * p.stride_x;
+    out += 12 * p.stride_out;
   }
-  while (rows >= 4) {
+  for (; rows >= 4; rows -= 4) {
     multiply_rows<kFormat, 4>(group, blocks, x, p.stride_x, valid, out, p.stride_out);
-    step(4);
+    x += 4 * p.stride_x;
+    out += 4 * p.stride_out;
   }
   if (rows >= 2) {
     multiply_rows<kFormat, 2>(group, blocks, x, p.stride_x, valid, out, p.stride_out);
-    step(2);
+    x += 2 * p.stride_x;
+    out += 2 * p.stride_out;
+    rows -= 2;
   }
-  if (rows >= 1) multiply_rows<kFormat, 1>(group, blocks, x, p.stride_x, valid, out, p.stride_out);
+  if (rows == 1) multiply_rows<kFormat, 1>(group, blocks, x, p.stride_x, valid, out, p.stride_out);
 }
 
 inline void linear_i8(const LinearI8& p) {
