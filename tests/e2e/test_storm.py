@@ -63,10 +63,12 @@ def storm(pair, seconds):
         memory = {p.name: p.resident_bytes() for p in processes}
         answered, left = run(seconds)
     assert answered > CLIENTS and left > CLIENTS, (answered, left)
+    assert seconds < 60 or left > 1000, (answered, left)
     pair.wait_settled(seconds=15)
     for process in processes:
         assert process.alive()
-        wait_until(lambda p=process: p.open_files() <= files[p.name] + 2, 15,
+        # Pooled connections come and go with how many requests happened to overlap; a leak grows with every request.
+        wait_until(lambda p=process: p.open_files() <= files[p.name] + 16, 15,
                    lambda p=process: f"{p.name}: {p.open_files()} files open, {files[p.name]} before")
         grown = process.resident_bytes() - memory[process.name]
         assert grown < 32 << 20, f"{process.name} grew by {grown >> 20} MiB"

@@ -1,0 +1,93 @@
+// Encoding speed. Set TANDEM_TEXT_REFERENCE (scripts/reference/tokenizer.py model ...) for a real
+// vocabulary and TANDEM_BENCH_TEXT for a real text; without them, the small test vocabulary on text
+// made of its own words. The floor is one read of the text from memory: tens of GB/s; what counts
+// is the distance to other tokenizers.
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include <benchmark/benchmark.h>
+
+#include "base/json_value.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace tandem::text {
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream content;
+  content << file.rdbuf();
+  return content.str();
+}
+
+const Tokenizer& tokenizer() {
+  static const auto kMade = [] {
+    const char* directory = std::getenv("TANDEM_TEXT_REFERENCE");
+    const std::string path = directory ? std::string(directory) + "/spec.json"
+                                       : std::string("src/text/testdata/small_bpe_smollm.json");
+    auto json = parse_json(read_file(path));
+    auto made = Tokenizer::create(*tokenizer_spec_from_json(*json));
+    return *made;
+  }();
+  return *kMade;
+}
+
+const std::string& sample_text() {
+  static const std::string kText = [] {
+    if (const char* path = std::getenv("TANDEM_BENCH_TEXT")) return read_file(path);
+    std::mt19937 engine(1);
+    std::string text;
+    while (text.size() < (1 << 20)) {
+      text += tokenizer().token_bytes(
+          static_cast<int32_t>(engine() % static_cast<uint32_t>(tokenizer().vocab_size())));
+      if (engine() % 3 == 0) text += ' ';
+    }
+    return text;
+  }();
+  return kText;
+}
+
+void encode_text(benchmark::State& state) {
+  size_t tokens = 0;
+  for (auto _ : state) tokens += tokenizer().encode(sample_text()).size();
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(sample_text().size()));
+  state.counters["tokens"] =
+      benchmark::Counter(static_cast<double>(tokens), benchmark::Counter::kIsRate);
+}
+BENCHMARK(encode_text)->Unit(benchmark::kMillisecond);
+
+// Many short pieces of chat: the fixed cost of a call.
+void encode_short(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(tokenizer().encode("Hello, how are you today?"));
+}
+BENCHMARK(encode_short);
+
+void one_long_word(benchmark::State& state) {
+  const std::string text(131072, 'Z');
+  for (auto _ : state) benchmark::DoNotOptimize(tokenizer().encode(text));
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(text.size()));
+}
+BENCHMARK(one_long_word)->Unit(benchmark::kMillisecond);
+
+void render_conversation(benchmark::State& state) {
+  const auto made = ChatTemplate::parse(
+      "{% for m in messages %}<|turn|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}");
+  JsonValue messages = JsonValue::array();
+  for (int i = 0; i < 100; ++i) {
+    JsonValue message = JsonValue::object();
+    message.set("role", JsonValue::string(i % 2 == 0 ? "user" : "assistant"));
+    message.set("content", JsonValue::string(std::string(1000, 'x') + " <|end|>"));
+    messages.push_back(std::move(message));
+  }
+  for (auto _ : state)
+    benchmark::DoNotOptimize(render_chat(tokenizer(), *made, messages, {}, true));
+}
+BENCHMARK(render_conversation)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace tandem::text
