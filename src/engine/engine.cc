@@ -282,7 +282,9 @@ void Engine::reserve(std::vector<int32_t> tokens, std::string salt,
   const SequenceId id = next_id_++;
   post([this, id, tokens = std::move(tokens), salt = std::move(salt), done = std::move(done)] {
     const bool fits = !tokens.empty() && static_cast<int64_t>(tokens.size()) < context_length_;
-    auto reservation = fits ? kv_.reserve(id, tokens, salt) : std::nullopt;
+    // Handoffs do not overtake what waits here: a stream of them would starve it.
+    auto reservation =
+        fits ? kv_.reserve(id, tokens, salt, scheduler_.next_waiting_tokens()) : std::nullopt;
     if (!reservation) {
       done(std::nullopt);
       return;

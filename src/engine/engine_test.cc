@@ -204,6 +204,26 @@ TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
   wait_for_used(0);
 }
 
+// A stream of handoffs must not starve a sequence that waits for memory here (a preempted one,
+// say).
+TEST_F(EngineTest, AHandoffDoesNotTakeThePagesAWaitingSequenceNeeds) {
+  start(8, {}, 20);
+  auto running = request("fox fox fox fox fox fox fox fox>");  // four pages and more
+  auto first = run(running);
+  for (int i = 0; i < 200 && engine_->stats().running == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  auto second = run(request(std::string(38, 'y') + ">"));  // five pages: it waits
+  for (int i = 0; i < 200 && engine_->stats().waiting == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_EQ(engine_->stats().waiting, 1);
+  std::promise<std::optional<Received>> reserved;
+  engine_->reserve(std::vector<int32_t>(8, 65), "",
+                   [&](std::optional<Received> got) { reserved.set_value(std::move(got)); });
+  EXPECT_FALSE(reserved.get_future().get());
+  EXPECT_EQ(first.get().text, "the brown own fox jumps");
+  EXPECT_EQ(second.get().text, "default reply");
+}
+
 TEST_F(EngineTest, AnAbandonedReservationReturnsItsPages) {
   start(8);
   std::promise<std::optional<Received>> reserved;

@@ -191,15 +191,19 @@ void KvManager::release(SequenceId id) {
 
 std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
                                                          std::span<const int32_t> tokens,
-                                                         const std::string& salt) {
+                                                         const std::string& salt,
+                                                         int32_t kept_tokens) {
   Table table;
   table.root = protocol::root_content_id(options_.lineage, block_tokens(), salt);
   const size_t shared =
       share_prefix(table, tokens, tokens.size() / static_cast<size_t>(block_tokens()));
   const size_t blocks = blocks_for(tokens.size());
   // One more page for the first generated tokens, so that a received sequence does not preempt at
-  // once.
-  if (static_cast<int32_t>(blocks - shared) + 1 > obtainable() || !fill(table, blocks)) {
+  // once; unless the prompt needs all there are.
+  const int32_t next = std::min(1, page_count() - static_cast<int32_t>(blocks));
+  const auto kept = static_cast<int32_t>(blocks_for(static_cast<size_t>(kept_tokens)));
+  if (static_cast<int32_t>(blocks - shared) + std::max(next, kept) > obtainable() ||
+      !fill(table, blocks)) {
     for (const PageTag tag : table.tags) drop(tag);
     return std::nullopt;
   }

@@ -47,13 +47,13 @@ class KvManager final : public KvPort {
 
   // The receiving side of a handoff: pages for all of `tokens`, shared where the prefix is here
   // already. Pages from block `first_missing` on have a writer until receive_done or
-  // receive_failed.
+  // receive_failed. The pages for `kept_tokens` stay obtainable: a sequence waits here for them.
   struct Reservation {
     uint32_t first_missing = 0;
     std::vector<PageTag> pages;
   };
   std::optional<Reservation> reserve(SequenceId id, std::span<const int32_t> tokens,
-                                     const std::string& salt);
+                                     const std::string& salt, int32_t kept_tokens = 0);
   void receive_done(SequenceId id,
                     std::span<const int32_t> tokens);  // proven: publishes full blocks
   void receive_failed(SequenceId id);                  // drops everything

@@ -86,6 +86,13 @@ TEST_F(KvManagerTest, ReceivedBlocksArePublishedOnlyWhenProven) {
   EXPECT_EQ(kv.used_pages(), 0);
 }
 
+TEST_F(KvManagerTest, APromptThatNeedsEveryPageCanBeReceived) {
+  auto& kv = *manager_;
+  ASSERT_TRUE(kv.admit(1, tokens(8 * kPages - 1), "", 0)) << "computed here it fits";
+  kv.release(1);
+  EXPECT_TRUE(kv.reserve(2, tokens(8 * kPages - 1), ""));
+}
+
 TEST_F(KvManagerTest, ReadersKeepPagesAfterTheSequenceIsGone) {
   auto& kv = *manager_;
   (void)kv.admit(1, tokens(16), "", 0);

@@ -27,19 +27,22 @@ Status Scheduler::add(SequenceSpec spec) {
   Sequence& sequence = sequences_[id];
   sequence.tokens = spec.prompt;
   sequence.order = next_order_++;
-  if (!service_.contains(spec.tenant)) {
-    // A newcomer starts level with the least served, so that it neither starves nor is starved.
-    uint64_t least = 0;
-    if (!service_.empty()) {
-      least = std::ranges::min_element(service_, {}, [](const auto& entry) {
-                return entry.second;
-              })->second;
-    }
-    service_[spec.tenant] = least;
-  }
+  join(spec.tenant);
   sequence.spec = std::move(spec);
   waiting_.push_back(id);
   return {};
+}
+
+// A newcomer starts level with the least served, so that it neither starves nor is starved.
+void Scheduler::join(const std::string& tenant) {
+  if (service_.contains(tenant)) return;
+  uint64_t least = 0;
+  if (!service_.empty()) {
+    least = std::ranges::min_element(service_, {}, [](const auto& entry) {
+              return entry.second;
+            })->second;
+  }
+  service_[tenant] = least;
 }
 
 void Scheduler::add_resident(SequenceSpec spec, int32_t first_token) {
@@ -50,7 +53,7 @@ void Scheduler::add_resident(SequenceSpec spec, int32_t first_token) {
   sequence.state = State::kRunning;
   sequence.computed = sequence.scheduled = static_cast<int32_t>(spec.prompt.size());
   sequence.admitted_before = true;
-  service_.try_emplace(spec.tenant, 0);
+  join(spec.tenant);
   sequence.spec = std::move(spec);
   running_.push_back(id);
   accept(sequence, first_token);
@@ -112,8 +115,14 @@ std::optional<StepPlan> Scheduler::next(TimePoint now) {
 }
 
 void Scheduler::schedule_decodes(StepPlan& plan, Step& step) {
-  const std::vector<SequenceId> order = running_;  // preemption changes running_
+  std::vector<SequenceId> order = running_;  // preemption changes running_
+  const bool crowded = running() > options_.max_batch_rows;
+  if (crowded) {
+    std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(turn_ % order.size()));
+  }
   for (const SequenceId id : order) {
+    if (plan.rows() >= options_.max_batch_rows) break;
+    if (crowded) ++turn_;
     Sequence* sequence = find(id);
     if (sequence == nullptr || !wants_decode(*sequence)) continue;
     // Rolled back with passes still out: its pages may be written until they are back.
@@ -133,6 +142,8 @@ bool Scheduler::make_room_for(Sequence& sequence, const StepPlan& plan) {
       const bool planned =
           std::ranges::any_of(plan.sequences, [&](const auto& s) { return s.sequence == id; });
       if (other.out > 0 || planned || other.state != State::kRunning) continue;
+      // A peer knows its pages by their tags and may be copying them.
+      if (other.spec.hold_after_first) continue;
       if (victim == nullptr || other.spec.priority < victim->spec.priority ||
           (other.spec.priority == victim->spec.priority && other.order > victim->order)) {
         victim = &other;
@@ -213,6 +224,11 @@ std::optional<size_t> Scheduler::best_waiting() const {
   return best;
 }
 
+int32_t Scheduler::next_waiting_tokens() const {
+  const auto best = best_waiting();
+  return best ? static_cast<int32_t>(sequences_.at(waiting_[*best]).tokens.size()) : 0;
+}
+
 void Scheduler::add_rows(Sequence& sequence, int32_t rows, bool sample, StepPlan& plan,
                          Step& step) {
   protocol::StepSequence out;
@@ -277,16 +293,17 @@ void Scheduler::settle(Sequence& sequence, const StepEntry& entry,
       kv_.truncate(id, static_cast<int32_t>(sequence.tokens.size()), sequence.computed);
     return;
   }
+  if (entry.sample && (sampled == nullptr || sampled->failed)) {
+    // Whatever made the logits so may be in these rows' KV too: nothing of them is published.
+    fail(sequence,
+         Error{500, "non_finite_logits", "The model produced values that are not numbers."});
+    return;
+  }
   sequence.computed += entry.rows;
   kv_.computed(id, sequence.tokens,
                std::min(sequence.computed, static_cast<int32_t>(sequence.tokens.size())));
   if (!entry.sample) return;
   --sequence.pending;
-  if (sampled == nullptr || sampled->failed) {
-    fail(sequence,
-         Error{500, "non_finite_logits", "The model produced values that are not numbers."});
-    return;
-  }
   accept(sequence, sampled->token);
 }
 

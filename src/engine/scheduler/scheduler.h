@@ -5,7 +5,9 @@
 // of the token budget, chunks of prompts. Sequences are admitted by pages, highest priority first,
 // then the tenant that was served least, then the oldest. When a decoding sequence cannot get its
 // next page, the lowest-priority, youngest sequence is preempted: its pages go, its tokens stay,
-// and it is computed again later (from the cache where it survived). Up to `max_in_flight` passes
+// and it is computed again later (from the cache where it survived). A prefill leg is never
+// preempted: its pages are announced to a peer. Received sequences may be more than a pass has
+// rows: then they take turns. Up to `max_in_flight` passes
 // may be out at once: rows of the later ones hold kPendingToken where the token is still being
 // sampled. A sequence that ends meanwhile keeps its pages until its last pass is back. Not
 // thread-safe.
@@ -32,7 +34,7 @@ using protocol::SequenceId;
 struct SchedulerOptions {
   int32_t max_batch_rows = 512;  // rows of one pass; at least max_sequences
   int32_t prefill_chunk = 256;   // prompt rows of one pass
-  int32_t max_sequences = 64;    // running at once
+  int32_t max_sequences = 64;    // running at once; received ones come on top
   int32_t max_waiting = 4096;
   int32_t max_in_flight = 1;
   int32_t context_length = 2048;  // longest sequence, prompt and output
@@ -85,6 +87,8 @@ class Scheduler {
 
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  // Tokens of the sequence that is admitted next, 0 when none waits.
+  int32_t next_waiting_tokens() const;
   int32_t held() const { return held_; }
   int32_t in_flight() const { return static_cast<int32_t>(steps_.size()); }
   uint64_t preemptions() const { return preemptions_; }
@@ -126,6 +130,7 @@ class Scheduler {
   bool make_room_for(Sequence& sequence, const protocol::StepPlan& plan);
   void preempt(Sequence& sequence);
   std::optional<size_t> best_waiting() const;
+  void join(const std::string& tenant);
   void drop_expired(TimePoint now);
   void settle(Sequence& sequence, const StepEntry& entry, const protocol::SampledToken* sampled);
   void accept(Sequence& sequence, int32_t token);
@@ -145,6 +150,7 @@ class Scheduler {
   uint64_t next_step_ = 1;
   uint64_t next_order_ = 1;
   uint64_t preemptions_ = 0;
+  uint64_t turn_ = 0;  // where decoding begins when a pass cannot hold a row of each
   int32_t held_ = 0;
 };
 

@@ -39,8 +39,9 @@ class CountingKv final : public KvPort {
     return true;
   }
   std::span<const int32_t> pages(SequenceId id) const override { return table_.at(id); }
-  void computed(SequenceId /*id*/, std::span<const int32_t> tokens, int32_t count) override {
+  void computed(SequenceId id, std::span<const int32_t> tokens, int32_t count) override {
     ASSERT_LE(count, static_cast<int32_t>(tokens.size())) << "only verified tokens";
+    final[id] = count;
   }
   void truncate(SequenceId id, int32_t tokens, int32_t /*rewritten_from*/) override {
     auto& pages = table_.at(id);
@@ -57,6 +58,7 @@ class CountingKv final : public KvPort {
   }
   bool all_free() const { return free_ == total_ && table_.empty(); }
   std::map<SequenceId, int32_t> cached;
+  std::map<SequenceId, int32_t> final;  // what computed() was told last
 
  private:
   int32_t blocks(int32_t tokens) const { return (tokens + block_ - 1) / block_; }
@@ -201,6 +203,108 @@ TEST(Scheduler, GoldenTraces) {
     }
   }
   EXPECT_GE(traces, 5);
+}
+
+SequenceSpec spec_of(SequenceId id, size_t prompt, const std::string& tenant = "") {
+  SequenceSpec spec;
+  spec.id = id;
+  spec.prompt.assign(prompt, 1);
+  spec.tenant = tenant;
+  return spec;
+}
+
+StepOutcome outcome_of(const StepPlan& plan, bool failed = false) {
+  StepOutcome outcome{plan.step, {}, ""};
+  for (const auto& s : plan.sequences) {
+    if (s.sample) outcome.sampled.push_back({s.sequence, 7, 0, failed});
+  }
+  return outcome;
+}
+
+// Handoffs bring sequences whatever runs here already: a pass must still fit the model.
+TEST(Scheduler, MoreReceivedSequencesThanRowsOfAPassTakeTurns) {
+  CountingKv kv(200, 4);
+  Scheduler scheduler({.max_batch_rows = 4, .prefill_chunk = 2, .max_sequences = 2}, kv);
+  std::map<SequenceId, int> tokens;
+  for (SequenceId id = 1; id <= 10; ++id) {
+    kv.reside(id, 3);
+    scheduler.add_resident(spec_of(id, 3), 5);
+  }
+  for (int round = 0; round < 25; ++round) {
+    const auto plan = scheduler.next(TimePoint{});
+    ASSERT_TRUE(plan);
+    ASSERT_LE(plan->rows(), 4);
+    for (const auto& s : plan->sequences) ++tokens[s.sequence];
+    scheduler.complete(outcome_of(*plan));
+  }
+  for (SequenceId id = 1; id <= 10; ++id) EXPECT_EQ(tokens[id], 10) << id;
+}
+
+// Its pages are promised to a peer by their tags: computed again elsewhere, the peer would copy
+// pages that nobody fills.
+TEST(Scheduler, APrefillLegKeepsThePagesItAnnounced) {
+  CountingKv kv(8, 4);
+  Scheduler scheduler({.max_batch_rows = 8, .prefill_chunk = 1, .max_sequences = 4}, kv);
+  kv.reside(1, 4);
+  scheduler.add_resident(spec_of(1, 4), 5);
+  SequenceSpec leg = spec_of(2, 16);
+  leg.hold_after_first = true;
+  leg.priority = -1;
+  ASSERT_TRUE(scheduler.add(leg));
+  int admissions = 0;
+  bool held = false;
+  for (int round = 0; round < 40 && !held; ++round) {
+    const auto plan = scheduler.next(TimePoint{});
+    if (!plan) break;
+    scheduler.complete(outcome_of(*plan));
+    for (const auto& s : plan->sequences) {
+      admissions += s.sequence == 2 && s.first_position == 0 ? 1 : 0;
+    }
+    for (const auto& update : scheduler.take_updates()) {
+      held = held || (update.id == 2 && update.token);
+    }
+  }
+  EXPECT_EQ(scheduler.preemptions(), 1U) << "memory ran out";
+  EXPECT_EQ(admissions, 1);
+  EXPECT_TRUE(held);
+}
+
+TEST(Scheduler, APassThatFailedPublishesNothing) {
+  CountingKv kv(20, 4);
+  Scheduler scheduler({.max_batch_rows = 16, .prefill_chunk = 16, .max_sequences = 2}, kv);
+  ASSERT_TRUE(scheduler.add(spec_of(1, 8)));
+  const auto plan = scheduler.next(TimePoint{});
+  ASSERT_TRUE(plan);
+  scheduler.complete(outcome_of(*plan, /*failed=*/true));
+  EXPECT_FALSE(kv.final.contains(1)) << "KV of rows whose logits are not numbers is no good either";
+  EXPECT_TRUE(kv.all_free());
+}
+
+TEST(Scheduler, ATenantThatArrivesByHandoffIsLevelWithTheOthers) {
+  CountingKv kv(400, 4);
+  Scheduler scheduler({.max_batch_rows = 64, .prefill_chunk = 40, .max_sequences = 8}, kv);
+  const auto step = [&] {
+    const auto plan = scheduler.next(TimePoint{});
+    ASSERT_TRUE(plan);
+    scheduler.complete(outcome_of(*plan));
+  };
+  for (SequenceId id = 1; id <= 5; ++id) ASSERT_TRUE(scheduler.add(spec_of(id, 40, "old")));
+  for (int i = 0; i < 5; ++i) step();
+  kv.reside(6, 4);
+  scheduler.add_resident(spec_of(6, 4, "new"), 5);
+  ASSERT_TRUE(scheduler.add(spec_of(7, 40, "new")));
+  ASSERT_TRUE(scheduler.add(spec_of(8, 40, "new")));
+  ASSERT_TRUE(scheduler.add(spec_of(9, 40, "old")));
+  std::vector<SequenceId> order;
+  for (int i = 0; i < 40 && order.size() < 2; ++i) {
+    const auto plan = scheduler.next(TimePoint{});
+    ASSERT_TRUE(plan);
+    for (const auto& s : plan->sequences) {
+      if (s.sequence >= 7 && s.first_position == 0) order.push_back(s.sequence);
+    }
+    scheduler.complete(outcome_of(*plan));
+  }
+  EXPECT_EQ(order, (std::vector<SequenceId>{7, 9})) << "one each, in turn";
 }
 
 // Whatever happens, every sequence ends once, no token is lost or repeated, positions are
