@@ -207,6 +207,20 @@ TEST(ReceiveHandoff, IgnoresFramesOfAnotherAttempt) {
   EXPECT_FALSE(receive.finished());
 }
 
+TEST(ReceiveHandoff, WhatThePrefillSideSaysIsNeverTheClientsFault) {
+  for (const uint32_t status : {0U, 200U, 409U, 499U, 5000U, 4000000000U}) {
+    ReceiveHandoff receive("h", 1, kShape, {});
+    (void)receive.open(kStart);
+    for (const auto& action : receive.on_abort({{"h", 1, 0}, status, "handoff_closed", "closed"})) {
+      if (const auto* finished = std::get_if<ReceiveFinished>(&action)) {
+        EXPECT_EQ(finished->error->status, 502) << "said " << status;
+        EXPECT_EQ(finished->error->code, "handoff_closed");
+      }
+    }
+    EXPECT_TRUE(receive.finished());
+  }
+}
+
 TEST(ReceiveHandoff, ReleasesPagesThatArriveAfterACancel) {
   ReceiveHandoff receive("h", 1, kShape, {});
   (void)receive.open(kStart);

@@ -125,7 +125,10 @@ ReceiveActions ReceiveHandoff::on_abort(const protocol::AbortFrame& frame) {
   if (frame.key.id != key_.id || frame.key.attempt != key_.attempt) return actions;
   actions.emplace_back(SendToPeer{protocol::AbortAckFrame{frame.key}});
   if (state_ == State::kFinished || state_ == State::kStarting) return actions;
-  auto ended = fail(Error{static_cast<int>(frame.status), frame.code, frame.message}, false);
+  // Whatever the other side says, it is not the fault of the client that waits here.
+  const bool usual = frame.status >= 500 && frame.status <= 599;
+  auto ended =
+      fail(Error{usual ? static_cast<int>(frame.status) : 502, frame.code, frame.message}, false);
   actions.insert(actions.begin(), std::make_move_iterator(ended.begin()),
                  std::make_move_iterator(ended.end()));
   return actions;
