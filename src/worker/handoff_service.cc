@@ -195,7 +195,16 @@ void HandoffService::on_open(PeerId peer, const protocol::OpenFrame& frame) {
   }
   // The two legs are dispatched at once, and this one may win. It waits as long as a hello may
   // take.
-  if (early_.size() >= kMaxEarlyOpens) {
+  const auto refuse = [&](PeerId to, uint32_t attempt) {
+    send_to(to, protocol::AbortFrame{{frame.key.id, attempt, 0},
+                                     409,
+                                     "handoff_superseded",
+                                     "A newer attempt replaced this one."});
+  };
+  if (const auto early = early_.find(frame.key.id); early != early_.end()) {
+    if (frame.key.attempt <= early->second.attempt) return refuse(peer, frame.key.attempt);
+    refuse(early->second.peer, early->second.attempt);
+  } else if (early_.size() >= kMaxEarlyOpens) {
     send_to(peer, protocol::AbortFrame{frame.key, 503, "overloaded",
                                        "Too many handoffs wait for their prefill leg."});
     return;
@@ -229,7 +238,11 @@ bool HandoffService::on_sender_frame(PeerId peer, const HandoffFrame& frame) {
     if (auto* handoff = find(abort->key)) {
       run_send(abort->key.id, handoff->on_abort(peer, *abort, now()));
     } else {
-      early_.erase(abort->key.id);
+      const auto early = early_.find(abort->key.id);
+      if (early != early_.end() && early->second.peer == peer &&
+          early->second.attempt == abort->key.attempt) {
+        early_.erase(early);
+      }
       send_to(peer, protocol::AbortAckFrame{abort->key});
     }
   } else {

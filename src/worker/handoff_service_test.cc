@@ -130,6 +130,34 @@ TEST(HandoffService, EitherLegMayComeFirst) {
   EXPECT_TRUE(report.get());
 }
 
+// A replacement has dialed; the farewell of the one it replaces comes late, and so may its dial.
+TEST(HandoffService, AnOlderAttemptDoesNotDisplaceTheOneThatWaits) {
+  Node prefill("p", 64, 0);
+  Node first("f", 64, 0);
+  Node second("s", 64, 0);
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); };
+  std::shared_ptr<HandoffService::DecodeLeg> leg;
+  auto replaced = first.decode("fact-3 x>", "h1", prefill, 1, &leg);
+  pause();
+  auto answer = second.decode("fact-3 x>", "h1", prefill, 2);
+  pause();
+  first.service->cancel_decode(leg);
+  pause();
+  auto report = prefill.prefill("fact-3 x>", "h1");
+  ASSERT_EQ(answer.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  EXPECT_EQ(answer.get().text, "it is fact-3!");
+  EXPECT_TRUE(report.get());
+  answer = second.decode("fact-4 x>", "h2", prefill, 2);
+  pause();
+  replaced = first.decode("fact-4 x>", "h2", prefill, 1);
+  EXPECT_EQ(replaced.wait_for(std::chrono::seconds(2)), std::future_status::ready)
+      << "it is told at once";
+  report = prefill.prefill("fact-4 x>", "h2");
+  ASSERT_EQ(answer.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  EXPECT_EQ(answer.get().text, "it is fact-4!");
+  EXPECT_TRUE(report.get());
+}
+
 TEST(HandoffService, AnotherAttemptTakesTheBlocksOver) {
   Node prefill("p", 64, 0);
   Node full("f", 4, 0);
