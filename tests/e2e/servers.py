@@ -205,9 +205,10 @@ class Process:
     def open_files(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
-    def resident_bytes(self):
-        with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    def private_bytes(self):
+        """Resident memory of its own: not the KV arena, which is shared and fills once, nor the mapped model."""
+        with open(f"/proc/{self.pid}/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon:"))
 
 
 def children(pid):
