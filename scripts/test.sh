@@ -44,9 +44,14 @@ venv() {
   fi
 }
 
-end_to_end() {  # end_to_end BINARY TIER
-  TANDEM_BINARY=$1 build/venv/bin/python -m pytest tests/e2e -m "$2" -q -x --tb=short
+end_to_end() {  # end_to_end BINARY TIER [PYTEST ARGUMENT...]
+  local binary=$1 tier=$2
+  shift 2
+  build/venv/bin/python -m pytest "${@:-tests/e2e}" --tandem "$binary" -m "$tier" -q --tb=short
 }
+
+# What runs under sanitizers end to end: the client's view, commands, a storm of disconnects, dead and frozen workers.
+sanitized=(tests/e2e/test_client.py tests/e2e/test_storm.py tests/e2e/test_faults.py)
 
 fuzz() {  # fuzz SECONDS: every fuzzer for so long, from its corpus
   local seconds=$1 name
@@ -87,11 +92,11 @@ all)
   part "end-to-end tests" end_to_end build/release/tandem quick
   part "address and undefined sanitizer build" build asan
   part "unit tests under address and undefined sanitizers" unit asan '^(?!model$)'
-  part "short end-to-end run under address and undefined sanitizers" end_to_end build/asan/tandem sanitizer
+  part "short end-to-end run under address and undefined sanitizers" end_to_end build/asan/tandem quick "${sanitized[@]}"
   part "fuzzers, a few seconds each" fuzz "${TANDEM_FUZZ_SECONDS:-6}"
   part "thread sanitizer build" build tsan net_test worker_test router_test kv_transfer_test kv_handoff_test engine_test engine_scheduler_test device_test tandem
   part "unit tests under the thread sanitizer" unit tsan '^(net|worker|router|kv_transfer|kv_handoff|engine|engine_scheduler|device)$'
-  part "short end-to-end run under the thread sanitizer" end_to_end build/tsan/tandem sanitizer
+  part "short end-to-end run under the thread sanitizer" end_to_end build/tsan/tandem quick "${sanitized[@]}"
   ;;
 soak)
   part "release build" build release
@@ -100,11 +105,11 @@ soak)
   part "full end-to-end tests" end_to_end build/release/tandem "quick or full or soak"
   part "address and undefined sanitizer build" build asan
   part "unit tests under address and undefined sanitizers" unit asan
-  part "end-to-end soak under address and undefined sanitizers" end_to_end build/asan/tandem "sanitizer or soak"
+  part "end-to-end soak under address and undefined sanitizers" end_to_end build/asan/tandem "quick or soak" "${sanitized[@]}"
   part "fuzzers, a minute each" fuzz 60
   part "thread sanitizer build" build tsan
   part "unit tests under the thread sanitizer" unit tsan '^(?!model|ops)'
-  part "end-to-end soak under the thread sanitizer" end_to_end build/tsan/tandem "sanitizer or soak"
+  part "end-to-end soak under the thread sanitizer" end_to_end build/tsan/tandem "quick or soak" "${sanitized[@]}"
   ;;
 *) echo "test.sh check | all | soak" >&2; exit 2 ;;
 esac
