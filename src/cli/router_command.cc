@@ -67,7 +67,8 @@ void RouterProcess::shut_down() {
 }
 
 net::asio::awaitable<void> RouterProcess::drain_and_stop() {
-  // The router ends what is left at the limit, with an error each; give those answers time to leave.
+  // The router ends what is left at the limit, with an error each; give those answers time to
+  // leave.
   if (!co_await server_->drain(drain_ + std::chrono::seconds(2)))
     observe::log_warning("the drain limit passed: the remaining requests were cut");
   reactor_.stop();

@@ -38,7 +38,7 @@ class RouterProcess {
   void run() { reactor_.run(); }
   // Runs `action` on the reactor once the workers are ready to answer. Before run().
   void when_ready(std::function<void()> action);
-  void shut_down();  // any thread
+  void shut_down();                                 // any thread
   void move_worker(size_t index, std::string url);  // any thread
 
  private:

@@ -29,22 +29,17 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return out;
 }
 
-// Reads one line, or what came before the end of file.
-std::string read_line(int descriptor, TimePoint until) {
-  std::string line;
-  while (line.empty() || line.back() != '\n') {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-                          until - std::chrono::steady_clock::now())
-                          .count();
-    pollfd waiting{descriptor, POLLIN, 0};
-    if (left <= 0 || poll(&waiting, 1, static_cast<int>(std::min<long>(left, 1000))) < 0) break;
-    if (waiting.revents == 0) continue;
+// Takes what a starting child has written; true once its line is whole or nothing more will come.
+bool read_answer(int descriptor, std::string& line) {
+  pollfd waiting{descriptor, POLLIN, 0};
+  while (poll(&waiting, 1, 0) > 0) {
     char buffer[512];
     const ssize_t count = read(descriptor, buffer, sizeof buffer);
-    if (count <= 0) break;
+    if (count <= 0) return true;
     line.append(buffer, static_cast<size_t>(count));
+    if (line.back() == '\n') return true;
   }
-  return line;
+  return false;
 }
 
 Result<ChildReady> parse_ready(const std::string& line, const std::string& name) {
@@ -119,33 +114,31 @@ Result<int> Supervisor::spawn(size_t index, uint16_t port) {
   return pipes[0];
 }
 
-Result<ChildReady> Supervisor::await_ready(size_t index, int descriptor, Duration limit) {
-  const std::string line = read_line(descriptor, std::chrono::steady_clock::now() + limit);
-  close(descriptor);
-  return parse_ready(line, specs_[index].name);
-}
-
 Result<std::vector<ChildReady>> Supervisor::start(Duration limit) {
   // One after the other would take a model's load time each; the waits overlap. A child dies with
   // the thread that started it (parent-death signal), so all are spawned here and only their
   // answers are awaited.
-  std::vector<int> answers;
+  std::vector<Starting> starting(specs_.size());
+  std::vector<ChildReady> ready(specs_.size());
   for (size_t i = 0; i < specs_.size(); ++i) {
     TANDEM_TRY(descriptor, spawn(i, 0));
-    answers.push_back(descriptor);
+    starting[i].reset(descriptor);
   }
-  std::vector<ChildReady> ready;
-  std::optional<Error> failed;
-  for (size_t i = 0; i < answers.size(); ++i) {
-    auto child = await_ready(i, answers[i], limit);
-    if (!child) {
-      failed = failed ? failed : child.error();
-      continue;
+  const TimePoint until = std::chrono::steady_clock::now() + limit;
+  while (std::ranges::any_of(starting, &Starting::pending)) {
+    if (stopping_) return make_error(503, "interrupted", "interrupted");
+    if (std::chrono::steady_clock::now() >= until)
+      return make_error(504, "worker_failed", "The workers were not ready in time.");
+    for (size_t i = 0; i < specs_.size(); ++i) {
+      if (!starting[i].pending() || !read_answer(starting[i].descriptor, starting[i].line))
+        continue;
+      starting[i].reset();
+      TANDEM_TRY(child, parse_ready(starting[i].line, specs_[i].name));
+      ready[i] = std::move(child);
     }
-    ports_.push_back(child->port);
-    ready.push_back(std::move(*child));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  if (failed) return tl::unexpected(*failed);
+  for (const ChildReady& child : ready) ports_.push_back(child.port);
   return ready;
 }
 
@@ -154,40 +147,69 @@ void Supervisor::watch(OnRestart on_restart) {
   thread_ = std::thread([this] { watch_loop(); });
 }
 
+// Nothing in here waits for one child: the others may die meanwhile, and stop() must come through.
 void Supervisor::watch_loop() {
-  std::vector<int> failures(specs_.size(), 0);
-  std::vector<TimePoint> next_try(specs_.size(), TimePoint::min());
-  std::vector<TimePoint> started(specs_.size(), std::chrono::steady_clock::now());
+  std::vector<Watched> children(specs_.size());
   while (!stopping_) {
     for (size_t i = 0; i < specs_.size() && !stopping_; ++i) {
-      const auto now = std::chrono::steady_clock::now();
-      if (const pid_t pid = pids_[i]; pid > 0) {
-        int status = 0;
-        if (waitpid(pid, &status, WNOHANG) != pid) continue;
-        pids_[i] = 0;
-        if (stopping_) break;
-        if (now - started[i] > std::chrono::seconds(30)) failures[i] = 0;
-        const auto pause = std::chrono::milliseconds(100) * (1 << std::min(failures[i]++, 6));
-        next_try[i] = now + pause;
-        const std::string how = WIFSIGNALED(status)
-                                    ? "signal " + std::to_string(WTERMSIG(status))
-                                    : "status " + std::to_string(WEXITSTATUS(status));
-        observe::log_warning("{} ended ({}): starting it again", specs_[i].name, how);
-      } else if (now >= next_try[i]) {
-        started[i] = now;
-        auto answer = spawn(i, ports_[i]);
-        auto ready = answer ? await_ready(i, *answer, std::chrono::minutes(5))
-                            : tl::unexpected(answer.error());
-        if (!ready) {
-          observe::log_error("{}", ready.error().message);
-          continue;  // it has ended or will be found so
-        }
-        observe::log_info("{} is back", specs_[i].name);
-        if (on_restart_) on_restart_(i, ready->port);
+      if (pids_[i] == 0) {
+        start_again(i, children[i]);
+      } else {
+        look_after(i, children[i]);
       }
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+}
+
+void Supervisor::start_again(size_t index, Watched& child) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < child.next_try) return;
+  auto answer = spawn(index, ports_[index]);
+  if (!answer) {
+    observe::log_error("{}", answer.error().message);
+    child.next_try = now + std::chrono::seconds(1);
+    return;
+  }
+  child.started = now;
+  child.starting.line.clear();
+  child.starting.reset(*answer);
+}
+
+void Supervisor::look_after(size_t index, Watched& child) {
+  const auto now = std::chrono::steady_clock::now();
+  const std::string& name = specs_[index].name;
+  int status = 0;
+  if (waitpid(pids_[index], &status, WNOHANG) == pids_[index]) {
+    pids_[index] = 0;
+    child.starting.reset();
+    if (now - child.started > std::chrono::seconds(30)) child.failures = 0;
+    child.next_try = now + std::chrono::milliseconds(100) * (1 << std::min(child.failures++, 6));
+    const std::string how = WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
+                                                : "status " + std::to_string(WEXITSTATUS(status));
+    observe::log_warning("{} ended ({}): starting it again", name, how);
+    return;
+  }
+  if (!child.starting.pending()) return;
+  if (read_answer(child.starting.descriptor, child.starting.line)) {
+    child.starting.reset();
+    const auto ready = parse_ready(child.starting.line, name);
+    if (!ready) {
+      observe::log_error("{}", ready.error().message);  // it has ended or is about to
+      return;
+    }
+    observe::log_info("{} is back", name);
+    if (on_restart_) on_restart_(index, ready->port);
+  } else if (now - child.started > kStartLimit) {
+    observe::log_error("{} was not ready in time", name);
+    kill(pids_[index], SIGKILL);
+    child.starting.reset();
+  }
+}
+
+void Supervisor::Starting::reset(int next) {
+  if (descriptor >= 0) close(descriptor);
+  descriptor = next;
 }
 
 void Supervisor::stop(Duration limit) {

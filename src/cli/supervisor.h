@@ -32,13 +32,16 @@ struct ChildReady {
 
 class Supervisor {
  public:
+  static constexpr Duration kStartLimit = std::chrono::minutes(5);
   using OnRestart = std::function<void(size_t index, uint16_t port)>;
   explicit Supervisor(std::vector<ChildSpec> children)
       : specs_(std::move(children)), pids_(specs_.size()) {}
   ~Supervisor();  // ends what still runs
 
-  // Starts all of them; returns when each is ready, or with the first one's failure.
-  Result<std::vector<ChildReady>> start(Duration limit = std::chrono::minutes(5));
+  // Starts all of them; returns when each is ready, with the first failure, or with "interrupted".
+  Result<std::vector<ChildReady>> start(Duration limit = kStartLimit);
+  void interrupt() { stopping_ = true; }  // any thread: start() gives up
+  bool interrupted() const { return stopping_; }
   // Watches from a thread of its own until stop(); a child that dies is started again on its port,
   // after a pause that grows while it keeps dying.
   void watch(OnRestart on_restart);
@@ -46,9 +49,26 @@ class Supervisor {
   void stop(Duration limit);
 
  private:
+  struct Starting {  // a child that has not said yet that it is ready
+    int descriptor = -1;
+    std::string line = {};
+    Starting() = default;
+    Starting(const Starting&) = delete;
+    Starting& operator=(const Starting&) = delete;
+    ~Starting() { reset(); }
+    bool pending() const { return descriptor >= 0; }
+    void reset(int next = -1);
+  };
+  struct Watched {
+    Starting starting;
+    int failures = 0;
+    TimePoint next_try = TimePoint::min();
+    TimePoint started = std::chrono::steady_clock::now();
+  };
   Result<int> spawn(size_t index, uint16_t port);  // where its answer will come
-  Result<ChildReady> await_ready(size_t index, int descriptor, Duration limit);
   void watch_loop();
+  void start_again(size_t index, Watched& child);
+  void look_after(size_t index, Watched& child);
 
   std::vector<ChildSpec> specs_;
   std::vector<std::atomic<pid_t>> pids_;

@@ -2,6 +2,8 @@
 // supervisor; every worker is a process of its own.
 #include <algorithm>
 #include <cstdio>
+#include <memory>
+#include <mutex>
 #include <thread>
 
 #include "cli/commands.h"
@@ -78,7 +80,6 @@ int run_up(const Arguments& arguments) {
   }
   observe::set_log_level(flags.log_level);
   observe::set_log_name("router");
-  Signals signals;
   const std::string secret = shared_secret().empty() ? numerics::random_hex(32) : shared_secret();
   const std::vector<Pool> pools = {{"prefill", router::WorkerRole::kPrefill, prefill},
                                    {"decode", router::WorkerRole::kDecode, decode},
@@ -87,6 +88,13 @@ int run_up(const Arguments& arguments) {
   std::vector<std::string> names;
   for (const auto& spec : specs) names.push_back(spec.name);
   Supervisor supervisor(std::move(specs));
+  std::mutex mutex;
+  std::unique_ptr<RouterProcess> process;
+  Signals signals;  // the last of these to come and the first to go: its action uses the others
+  signals.on_signal([&] {
+    const std::lock_guard lock(mutex);
+    process ? process->shut_down() : supervisor.interrupt();
+  });
   auto ready = supervisor.start();
   if (!ready) return report(ready.error());
   std::vector<router::WorkerAddress> workers;
@@ -98,21 +106,25 @@ int run_up(const Arguments& arguments) {
       budget.push_back({names[index], (*ready)[index].memory});
     }
   }
-  auto process = RouterProcess::create(router_flags, std::move(workers), secret, flags.drain);
-  if (!process) return report(process.error());
+  auto made = RouterProcess::create(router_flags, std::move(workers), secret, flags.drain);
+  if (!made) return report(made.error());
+  {
+    const std::lock_guard lock(mutex);
+    process = std::move(*made);
+  }
+  if (supervisor.interrupted()) return 0;
   supervisor.watch([&](size_t worker, uint16_t port) {
-    (*process)->move_worker(worker, "http://127.0.0.1:" + std::to_string(port));
+    process->move_worker(worker, "http://127.0.0.1:" + std::to_string(port));
   });
-  signals.on_signal([&] { (*process)->shut_down(); });
   print_budget(budget);
   std::fflush(stdout);
-  (*process)->when_ready([&] {
+  process->when_ready([&] {
     std::printf("serving %s (%d tokens of context)\nlistening on http://%s:%u\n",
                 ready->front().model.c_str(), ready->front().context_length,
-                router_flags.host.c_str(), (*process)->port());
+                router_flags.host.c_str(), process->port());
     std::fflush(stdout);
   });
-  (*process)->run();
+  process->run();
   supervisor.stop(std::chrono::seconds(10));
   return 0;
 }
