@@ -12,6 +12,7 @@
 #include <boost/asio/write.hpp>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "numerics/hmac.h"
@@ -298,19 +299,23 @@ class UnixListener final : public PeerListener {
   ~UnixListener() override {
     boost::system::error_code ignored;
     state_->acceptor.close(ignored);
-    unlink(path_.c_str());
+    if (bound_) unlink(path_.c_str());
   }
 
   Status open() {
     try {
-      unlink(path_.c_str());
+      // A socket is what an earlier worker left; anything else is somebody's file.
+      struct stat there{};
+      if (lstat(path_.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) unlink(path_.c_str());
       state_->acceptor.open();
       state_->acceptor.bind(asio::local::stream_protocol::endpoint(path_));
+      bound_ = true;
       chmod(path_.c_str(), 0600);
       state_->acceptor.listen();
-    } catch (const std::exception& error) {
-      return make_error(500, "listen_failed",
-                        "The handoff socket " + path_ + " cannot be opened: " + error.what());
+    } catch (const boost::system::system_error& error) {  // also for a path that is too long
+      return make_error(
+          500, "listen_failed",
+          "The handoff socket " + path_ + " cannot be opened: " + error.code().message() + ".");
     }
     state_->reactor.spawn(accept_loop(state_));
     return {};
@@ -354,6 +359,7 @@ class UnixListener final : public PeerListener {
   }
 
   std::string path_;
+  bool bound_ = false;
   std::shared_ptr<State> state_;
 };
 
@@ -399,9 +405,9 @@ awaitable<Result<std::shared_ptr<PeerConnection>>> dial_peer(net::Reactor& react
                                                              std::string address,
                                                              PeerOptions options) {
   constexpr std::string_view kPrefix = "unix:";
-  if (!address.starts_with(kPrefix) || address.size() > kPrefix.size() + 100) {
-    co_return make_error(400, "invalid_request_error",
-                         "The prefill address is not \"unix:/path\".");
+  constexpr size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
+  if (!address.starts_with(kPrefix) || address.size() > kPrefix.size() + kLongest) {
+    co_return make_error(502, "handoff_protocol", "The prefill address is not \"unix:/path\".");
   }
   auto connection =
       std::make_shared<Connection>(reactor, Socket(reactor.context()), std::move(options));

@@ -1,6 +1,7 @@
 #include "kv/transfer/peer_connection.h"
 
 #include <cstring>
+#include <fstream>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -105,6 +106,29 @@ TEST_F(PeerTest, NobodyListeningIsAnErrorAtOnce) {
   const auto refused = dial(options_);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, "connect_failed");
+}
+
+TEST_F(PeerTest, WhereverAWorkerCanListenItCanBeReached) {
+  const std::string folder = ::testing::TempDir();
+  path_ = folder + std::string(107 - folder.size(), 's');
+  listen();
+  EXPECT_TRUE(dial(options_));
+  listener_.reset();
+  path_ += 's';
+  EXPECT_FALSE(PeerListener::listen(reactor_, path_, options_, *arena_, [](auto) {}));
+  EXPECT_EQ(dial(options_).error().status, 502) << "never the client's fault";
+}
+
+TEST_F(PeerTest, ListeningNeverRemovesSomebodysFile) {
+  std::ofstream(path_) << "precious";
+  const auto listener = PeerListener::listen(reactor_, path_, options_, *arena_, [](auto) {});
+  ASSERT_FALSE(listener);
+  EXPECT_EQ(listener.error().message,
+            "The handoff socket " + path_ + " cannot be opened: Address already in use.");
+  std::string text;
+  std::ifstream(path_) >> text;
+  EXPECT_EQ(text, "precious");
+  unlink(path_.c_str());
 }
 
 TEST_F(PeerTest, ASilentPeerIsLost) {
