@@ -93,6 +93,8 @@ TEST(Options, TheFileHasTheSameNamesAndFlagsWin) {
   ASSERT_FALSE(parsed);
   EXPECT_NE(parsed.error().message.find("thraeds"), std::string::npos);
   EXPECT_NE(parsed.error().message.find("line 1"), std::string::npos);
+  std::ofstream(path) << "threads = [1, 2]\n";
+  EXPECT_FALSE(g.options.parse({"m", "--config", path})) << "which of them?";
   std::ofstream(path) << "threads = [\n";
   EXPECT_FALSE(g.options.parse({"m", "--config", path}));
   EXPECT_FALSE(g.options.parse({"m", "--config", path + ".absent"}));

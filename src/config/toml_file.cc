@@ -64,6 +64,8 @@ Status Options::read_file(const std::string& path) {
       const auto words = words_of(node);
       if (!words)
         return fail(node, "\"" + spec->name + "\" is neither a value nor a list of values");
+      if (spec->kind != Kind::kList && node.is_array())
+        return fail(node, "\"" + spec->name + "\" takes one value, not a list");
       if (auto set = spec->set(*words); !set)
         return fail(node, spec->name + ": " + set.error().message);
     }
