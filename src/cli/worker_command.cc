@@ -1,6 +1,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <mutex>
 
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -65,7 +67,14 @@ int run_worker(const Arguments& arguments) {
   }
   const int supervisor = supervisor_descriptor();
   if (supervisor >= 0) prctl(PR_SET_PDEATHSIG, SIGTERM);
-  Signals signals;
+  std::mutex mutex;
+  std::unique_ptr<worker::Worker> worker;
+  Signals signals;  // the last of these to come and the first to go: its action uses the others
+  signals.on_signal([&] {
+    const std::lock_guard lock(mutex);
+    if (worker == nullptr) _exit(130);  // it still loads: nothing to end with care
+    worker->shut_down();
+  });
   auto made = flags.worker_options();
   if (!made) return report(made.error());
   made->role = *worker::parse_role(role);
@@ -74,19 +83,22 @@ int run_worker(const Arguments& arguments) {
   made->handoff_path = handoff_path;
   const char* log_name = std::getenv("TANDEM_LOG_NAME");
   observe::set_log_name(log_name == nullptr ? role : log_name);
-  auto worker = worker::Worker::create(std::move(*made));
-  if (!worker) return report(worker.error());
-  signals.on_signal([&] { (*worker)->shut_down(); });
+  auto loaded = worker::Worker::create(std::move(*made));
+  if (!loaded) return report(loaded.error());
+  {
+    const std::lock_guard lock(mutex);
+    worker = std::move(*loaded);
+  }
   if (supervisor >= 0) {
-    tell_supervisor(supervisor, **worker);
+    tell_supervisor(supervisor, *worker);
   } else {
-    print_budget({{role, (*worker)->memory()}});
+    print_budget({{role, worker->memory()}});
     std::printf("serving %s (%d tokens of context)\nlistening on http://%s:%u\n",
-                (*worker)->model_name().c_str(), (*worker)->context_length(), host.c_str(),
-                (*worker)->port());
+                worker->model_name().c_str(), worker->context_length(), host.c_str(),
+                worker->port());
     std::fflush(stdout);
   }
-  (*worker)->run();
+  worker->run();
   return 0;
 }
 
