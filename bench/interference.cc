@@ -42,7 +42,8 @@ struct Run {
   net::Url url;
   net::Reactor reactor;
   net::HttpClient client{reactor};
-  std::mt19937_64 random{42};
+  std::mt19937_64 random{42};    // of the tokens
+  std::mt19937_64 arrivals{43};  // of the arrival times: the same in every run
   TimePoint until{};
   int open = 0;
   int failed = 0;
@@ -122,7 +123,7 @@ awaitable<void> arrivals(Run& run, double rate) {
   std::exponential_distribution<double> gap(rate);
   co_await run.reactor.sleep(std::chrono::seconds(2));  // the streams run first
   while (std::chrono::steady_clock::now() < run.until) {
-    co_await run.reactor.sleep(from_seconds(gap(run.random)));
+    co_await run.reactor.sleep(from_seconds(gap(run.arrivals)));
     if (std::chrono::steady_clock::now() < run.until) run.reactor.spawn(one_prompt(run));
   }
 }

@@ -4,6 +4,8 @@
 #include <exception>
 #include <string_view>
 
+#include <sys/prctl.h>
+
 #include "cli/commands.h"
 
 namespace tandem::cli {
@@ -40,6 +42,7 @@ void print_help(std::FILE* out) {
 }
 
 int run(int argc, char** argv) {
+  prctl(PR_SET_NAME, "tandem");  // workers are started through /proc/self/exe
   // A client that leaves must not end the process.
   std::signal(SIGPIPE, SIG_IGN);
   const std::string_view name = argc > 1 ? argv[1] : "";
