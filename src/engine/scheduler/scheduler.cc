@@ -53,6 +53,7 @@ void Scheduler::add_resident(SequenceSpec spec, int32_t first_token) {
   sequence.state = State::kRunning;
   sequence.computed = sequence.scheduled = static_cast<int32_t>(spec.prompt.size());
   sequence.admitted_before = true;
+  sequence.resident = true;
   join(spec.tenant);
   sequence.spec = std::move(spec);
   running_.push_back(id);
@@ -116,12 +117,15 @@ std::optional<StepPlan> Scheduler::next(TimePoint now) {
 
 void Scheduler::schedule_decodes(StepPlan& plan, Step& step) {
   std::vector<SequenceId> order = running_;  // preemption changes running_
-  const bool crowded = running() > options_.max_batch_rows;
+  // Rows are left for prompts, however many sequences handoffs brought.
+  const int32_t most =
+      std::max(options_.max_sequences, options_.max_batch_rows - options_.prefill_chunk);
+  const bool crowded = running() > most;
   if (crowded) {
     std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(turn_ % order.size()));
   }
   for (const SequenceId id : order) {
-    if (plan.rows() >= options_.max_batch_rows) break;
+    if (plan.rows() >= most) break;
     if (crowded) ++turn_;
     Sequence* sequence = find(id);
     if (sequence == nullptr || !wants_decode(*sequence)) continue;
@@ -162,6 +166,7 @@ void Scheduler::preempt(Sequence& sequence) {
   kv_.release(sequence.spec.id);
   leave_running(sequence.spec.id);
   sequence.state = State::kWaiting;
+  sequence.resident = false;
   sequence.computed = sequence.scheduled = 0;
   waiting_.push_back(sequence.spec.id);
 }
@@ -184,7 +189,10 @@ void Scheduler::schedule_prefills(StepPlan& plan, Step& step, int32_t& budget) {
 }
 
 void Scheduler::admit_waiting(StepPlan& plan, Step& step, int32_t& budget) {
-  while (budget > 0 && running() < options_.max_sequences) {
+  const auto admitted = [&] {
+    return std::ranges::count_if(running_, [&](SequenceId id) { return !find(id)->resident; });
+  };
+  while (budget > 0 && admitted() < options_.max_sequences) {
     const auto best = best_waiting();
     if (!best) return;
     const SequenceId id = waiting_[*best];

@@ -6,8 +6,8 @@
 // then the tenant that was served least, then the oldest. When a decoding sequence cannot get its
 // next page, the lowest-priority, youngest sequence is preempted: its pages go, its tokens stay,
 // and it is computed again later (from the cache where it survived). A prefill leg is never
-// preempted: its pages are announced to a peer. Received sequences may be more than a pass has
-// rows: then they take turns. Up to `max_in_flight` passes
+// preempted: its pages are announced to a peer. Received sequences come on top of those admitted
+// here; when there are more than may decode at once they take turns. Up to `max_in_flight` passes
 // may be out at once: rows of the later ones hold kPendingToken where the token is still being
 // sampled. A sequence that ends meanwhile keeps its pages until its last pass is back. Not
 // thread-safe.
@@ -34,7 +34,7 @@ using protocol::SequenceId;
 struct SchedulerOptions {
   int32_t max_batch_rows = 512;  // rows of one pass; at least max_sequences
   int32_t prefill_chunk = 256;   // prompt rows of one pass
-  int32_t max_sequences = 64;    // running at once; received ones come on top
+  int32_t max_sequences = 64;    // admitted at once, and (at least) decoded in one pass
   int32_t max_waiting = 4096;
   int32_t max_in_flight = 1;
   int32_t context_length = 2048;  // longest sequence, prompt and output
@@ -105,6 +105,7 @@ class Scheduler {
     int32_t out = 0;        // passes out that hold rows of this sequence
     uint32_t epoch = 0;     // bumped by roll_back: rows of older epochs count for nothing
     bool admitted_before = false;
+    bool resident = false;  // came with its KV, and was not preempted since
     uint64_t order = 0;
     int32_t virtual_size() const { return static_cast<int32_t>(tokens.size()) + pending; }
     int32_t generated() const { return virtual_size() - static_cast<int32_t>(spec.prompt.size()); }

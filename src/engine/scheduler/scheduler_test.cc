@@ -222,7 +222,7 @@ StepOutcome outcome_of(const StepPlan& plan, bool failed = false) {
 }
 
 // Handoffs bring sequences whatever runs here already: a pass must still fit the model.
-TEST(Scheduler, MoreReceivedSequencesThanRowsOfAPassTakeTurns) {
+TEST(Scheduler, MoreReceivedSequencesThanMayDecodeAtOnceTakeTurns) {
   CountingKv kv(200, 4);
   Scheduler scheduler({.max_batch_rows = 4, .prefill_chunk = 2, .max_sequences = 2}, kv);
   std::map<SequenceId, int> tokens;
@@ -230,14 +230,39 @@ TEST(Scheduler, MoreReceivedSequencesThanRowsOfAPassTakeTurns) {
     kv.reside(id, 3);
     scheduler.add_resident(spec_of(id, 3), 5);
   }
-  for (int round = 0; round < 25; ++round) {
+  for (int round = 0; round < 50; ++round) {
     const auto plan = scheduler.next(TimePoint{});
     ASSERT_TRUE(plan);
-    ASSERT_LE(plan->rows(), 4);
+    ASSERT_LE(plan->rows(), 2) << "max_sequences";
     for (const auto& s : plan->sequences) ++tokens[s.sequence];
     scheduler.complete(outcome_of(*plan));
   }
   for (SequenceId id = 1; id <= 10; ++id) EXPECT_EQ(tokens[id], 10) << id;
+}
+
+// However many handoffs arrive, what waits here (a preempted sequence, say) comes in and is
+// computed.
+TEST(Scheduler, ReceivedSequencesDoNotKeepTheQueueOut) {
+  CountingKv kv(400, 4);
+  Scheduler scheduler({.max_batch_rows = 6, .prefill_chunk = 4, .max_sequences = 2}, kv);
+  for (SequenceId id = 1; id <= 9; ++id) {
+    kv.reside(id, 3);
+    scheduler.add_resident(spec_of(id, 3), 5);
+  }
+  for (SequenceId id = 10; id <= 12; ++id) {
+    SequenceSpec spec = spec_of(id, 8);
+    spec.max_tokens = 2;
+    ASSERT_TRUE(scheduler.add(spec));
+  }
+  int finished = 0;
+  for (int round = 0; round < 60; ++round) {
+    const auto plan = scheduler.next(TimePoint{});
+    ASSERT_TRUE(plan);
+    ASSERT_LE(plan->rows(), 6);
+    scheduler.complete(outcome_of(*plan));
+    for (const auto& update : scheduler.take_updates()) finished += update.finish ? 1 : 0;
+  }
+  EXPECT_EQ(finished, 3);
 }
 
 // Its pages are promised to a peer by their tags: computed again elsewhere, the peer would copy
