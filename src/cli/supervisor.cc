@@ -24,6 +24,7 @@ constexpr int kReadyDescriptor = 3;
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> out;
+  out.reserve(words.size() + 1);
   for (auto& word : words) out.push_back(word.data());
   out.push_back(nullptr);
   return out;

@@ -84,7 +84,7 @@ kv::OfferEstimate HandoffService::estimate() const {
 
 // ---- peers ----
 
-void HandoffService::adopt(PeerId id, std::shared_ptr<kv::PeerConnection> connection,
+void HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
                            std::string address) {
   peers_[id] = Peer{connection, std::move(address)};
   connection->start([this, id](HandoffFrame frame) { on_frame(id, std::move(frame)); },
@@ -98,6 +98,7 @@ void HandoffService::send_to(PeerId peer, const HandoffFrame& frame) {
 void HandoffService::on_peer_closed(PeerId peer) {
   peers_.erase(peer);
   std::vector<std::string> sends;
+  sends.reserve(sending_.size());
   for (const auto& [id, sending] : sending_) sends.push_back(id);
   for (const auto& id : sends) {
     if (const auto at = sending_.find(id); at != sending_.end())
@@ -501,12 +502,14 @@ boost::asio::awaitable<void> HandoffService::tick_loop() {
     co_await reactor_.sleep(std::chrono::milliseconds(50));
     const TimePoint time = now();
     std::vector<std::string> sends;
+    sends.reserve(sending_.size());
     for (const auto& [id, sending] : sending_) sends.push_back(id);
     for (const auto& id : sends) {
       if (const auto at = sending_.find(id); at != sending_.end())
         run_send(id, at->second.handoff.on_time(time));
     }
     std::vector<uint64_t> receives;
+    receives.reserve(receiving_.size());
     for (const auto& [key, receiving] : receiving_) receives.push_back(key);
     for (const uint64_t key : receives) {
       if (const auto at = receiving_.find(key); at != receiving_.end())

@@ -99,7 +99,8 @@ class HandoffService {
 
   HandoffService(engine::Engine& engine, const device::SharedArena& arena,
                  HandoffServiceOptions options, observe::Metrics& metrics);
-  void adopt(kv::PeerId id, std::shared_ptr<kv::PeerConnection> connection, std::string address);
+  void adopt(kv::PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
+             std::string address);
   void on_frame(kv::PeerId peer, protocol::HandoffFrame frame);
   void on_peer_closed(kv::PeerId peer);
   void on_prefill_event(const std::string& id, engine::PrefillEvent event);
