@@ -99,6 +99,8 @@ int run_up(const Arguments& arguments) {
   if (!ready) return report(ready.error());
   std::vector<router::WorkerAddress> workers;
   std::vector<BudgetLine> budget;
+  workers.reserve(ready->size());
+  budget.reserve(ready->size());
   size_t index = 0;
   for (const Pool& pool : pools) {
     for (int32_t i = 0; i < pool.count; ++i, ++index) {

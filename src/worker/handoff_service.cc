@@ -57,8 +57,8 @@ Result<std::unique_ptr<HandoffService>> HandoffService::create(engine::Engine& e
   if (!service->options_.listen_path.empty()) {
     auto listener = kv::PeerListener::listen(
         service->reactor_, service->options_.listen_path, service->options_.peer, arena,
-        [raw = service.get()](std::shared_ptr<kv::PeerConnection> peer) {
-          raw->adopt(raw->next_peer_++, std::move(peer), "");
+        [raw = service.get()](const std::shared_ptr<kv::PeerConnection>& peer) {
+          raw->adopt(raw->next_peer_++, peer, "");
         });
     if (!listener) return tl::unexpected(listener.error());
     service->listener_ = std::move(*listener);
@@ -344,7 +344,7 @@ boost::asio::awaitable<void> HandoffService::dial(uint64_t /*key*/, std::string 
   PeerId peer = 0;
   if (connection) {
     peer = next_peer_++;
-    adopt(peer, std::move(*connection), address);
+    adopt(peer, *connection, address);
   }
   const std::vector<uint64_t> waiting = std::exchange(dialing_[address], {});
   dialing_.erase(address);
