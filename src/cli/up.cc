@@ -86,6 +86,7 @@ int run_up(const Arguments& arguments) {
                                    {"unified", router::WorkerRole::kUnified, unified}};
   auto specs = child_specs(pools, flags, secret);
   std::vector<std::string> names;
+  names.reserve(specs.size());
   for (const auto& spec : specs) names.push_back(spec.name);
   Supervisor supervisor(std::move(specs));
   std::mutex mutex;
