@@ -114,8 +114,8 @@ void Engine::loop() {
     {
       std::unique_lock lock(mutex_);
       const auto ready = [this] { return stop_ || !inbox_.empty(); };
-      if (scheduler_.waiting() > 0) {
-        // Deadlines of waiting sequences pass without an event.
+      if (scheduler_.waiting() > 0 || !reserves_.empty()) {
+        // Deadlines of what waits pass without an event.
         wake_.wait_for(lock, std::chrono::milliseconds(50), ready);
       } else {
         wake_.wait(lock, ready);
@@ -139,6 +139,7 @@ void Engine::pump() {
     }
     executor_->submit(make_job(std::move(*plan)));
   }
+  serve_reserves(std::chrono::steady_clock::now());
   update_stats();
 }
 
@@ -277,20 +278,46 @@ void Engine::release_held(SequenceId id) {
   });
 }
 
-void Engine::reserve(std::vector<int32_t> tokens, std::string salt,
+void Engine::reserve(std::vector<int32_t> tokens, std::string salt, Duration wait,
                      std::function<void(std::optional<Received>)> done) {
   const SequenceId id = next_id_++;
-  post([this, id, tokens = std::move(tokens), salt = std::move(salt), done = std::move(done)] {
+  post([this, id, tokens = std::move(tokens), salt = std::move(salt), wait,
+        done = std::move(done)]() mutable {
     const bool fits = !tokens.empty() && static_cast<int64_t>(tokens.size()) < context_length_;
-    // Handoffs do not overtake what waits here: a stream of them would starve it.
-    auto reservation =
-        fits ? kv_.reserve(id, tokens, salt, scheduler_.next_waiting_tokens()) : std::nullopt;
-    if (!reservation) {
+    if (!fits) {
       done(std::nullopt);
       return;
     }
-    done(Received{id, reservation->first_missing, std::move(reservation->pages)});
+    const TimePoint until = std::chrono::steady_clock::now() + wait;
+    reserves_.push_back({id, std::move(tokens), std::move(salt), until, std::move(done)});
+    serve_reserves(std::chrono::steady_clock::now());
   });
+}
+
+void Engine::serve_reserves(TimePoint now) {
+  while (!reserves_.empty()) {
+    PendingReserve& first = reserves_.front();
+    // Handoffs do not overtake what waits here: a stream of them would starve it.
+    auto reservation =
+        kv_.reserve(first.id, first.tokens, first.salt, scheduler_.next_waiting_tokens());
+    if (!reservation && now < first.until) break;
+    const PendingReserve served = std::move(first);
+    reserves_.pop_front();
+    if (reservation) {
+      served.done(Received{served.id, reservation->first_missing, std::move(reservation->pages)});
+    } else {
+      served.done(std::nullopt);
+    }
+  }
+  // Behind the first they only wait; their time passes all the same.
+  for (auto at = reserves_.begin(); at != reserves_.end();) {
+    if (now < at->until) {
+      ++at;
+      continue;
+    }
+    at->done(std::nullopt);
+    at = reserves_.erase(at);
+  }
 }
 
 void Engine::start_received(SequenceId id, GenerateRequest request,

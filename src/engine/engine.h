@@ -102,7 +102,7 @@ class Engine {
 
   // Receiving side of a handoff. `done` runs on the engine thread, with nothing when there is no
   // room.
-  void reserve(std::vector<int32_t> tokens, std::string salt,
+  void reserve(std::vector<int32_t> tokens, std::string salt, Duration wait,
                std::function<void(std::optional<Received>)> done);
   // The blocks are proven. `request.prompt` are the offered tokens. `started` runs before the first
   // event.
@@ -132,6 +132,13 @@ class Engine {
     TimePoint submitted{};
     TimePoint last_token{};
   };
+  struct PendingReserve {
+    SequenceId id;
+    std::vector<int32_t> tokens;
+    std::string salt;
+    TimePoint until;
+    std::function<void(std::optional<Received>)> done;
+  };
   struct Meters {
     explicit Meters(observe::Metrics& metrics);
     observe::Gauge running, waiting, pages_used, pages_cached, pages_free, held;
@@ -143,6 +150,7 @@ class Engine {
   void post(std::function<void()> command);
   void loop();
   void pump();
+  void serve_reserves(TimePoint now);
   void deliver_updates();
   void deliver(Generation& generation, const SequenceUpdate& update);
   void deliver_prefill(Generation& generation, const SequenceUpdate& update);
@@ -163,6 +171,7 @@ class Engine {
   KvManager kv_;
   Scheduler scheduler_;
   std::unordered_map<SequenceId, Generation> generations_;
+  std::deque<PendingReserve> reserves_;
   std::atomic<SequenceId> next_id_{1};
   uint64_t seen_preemptions_ = 0;
   uint64_t seen_evictions_ = 0;

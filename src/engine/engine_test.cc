@@ -177,7 +177,7 @@ TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
   // What a prefill worker would send: the pages' bytes after its passes.
   (void)run(asked).get();
   std::promise<Received> reserved;
-  engine_->reserve(asked.prompt, "other",
+  engine_->reserve(asked.prompt, "other", Duration::zero(),
                    [&](std::optional<Received> got) { reserved.set_value(*got); });
   const Received received = reserved.get_future().get();
   EXPECT_EQ(received.first_missing, 0U) << "another salt shares nothing";
@@ -217,7 +217,7 @@ TEST_F(EngineTest, AHandoffDoesNotTakeThePagesAWaitingSequenceNeeds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   ASSERT_EQ(engine_->stats().waiting, 1);
   std::promise<std::optional<Received>> reserved;
-  engine_->reserve(std::vector<int32_t>(8, 65), "",
+  engine_->reserve(std::vector<int32_t>(8, 65), "", Duration::zero(),
                    [&](std::optional<Received> got) { reserved.set_value(std::move(got)); });
   EXPECT_FALSE(reserved.get_future().get());
   EXPECT_EQ(first.get().text, "the brown own fox jumps");
@@ -227,17 +227,47 @@ TEST_F(EngineTest, AHandoffDoesNotTakeThePagesAWaitingSequenceNeeds) {
 TEST_F(EngineTest, AnAbandonedReservationReturnsItsPages) {
   start(8);
   std::promise<std::optional<Received>> reserved;
-  engine_->reserve(std::vector<int32_t>(20, 65), "",
+  engine_->reserve(std::vector<int32_t>(20, 65), "", Duration::zero(),
                    [&](std::optional<Received> got) { reserved.set_value(std::move(got)); });
   const auto received = reserved.get_future().get();
   ASSERT_TRUE(received);
   wait_for_used(3);
   std::promise<bool> second;
-  engine_->reserve(std::vector<int32_t>(48, 66), "",
+  engine_->reserve(std::vector<int32_t>(48, 66), "", Duration::zero(),
                    [&](const std::optional<Received>& got) { second.set_value(got.has_value()); });
   EXPECT_FALSE(second.get_future().get()) << "busy";
   engine_->abandon_received(received->id);
   wait_for_used(0);
+}
+
+TEST_F(EngineTest, AHandoffWaitsForMemoryInItsTurn) {
+  start(8);
+  std::promise<Received> first;
+  engine_->reserve(std::vector<int32_t>(48, 65), "", Duration::zero(),
+                   [&](std::optional<Received> got) { first.set_value(*got); });
+  const Received held = first.get_future().get();
+  std::promise<bool> large;
+  std::promise<bool> small;
+  std::promise<bool> late;
+  std::mutex mutex;
+  std::vector<std::string> order;
+  const auto note = [&](const std::string& name, std::promise<bool>& promise) {
+    return [&, name](const std::optional<Received>& got) {
+      const std::lock_guard lock(mutex);
+      order.push_back(name);
+      promise.set_value(got.has_value());
+    };
+  };
+  engine_->reserve(std::vector<int32_t>(40, 66), "", std::chrono::seconds(20),
+                   note("large", large));
+  engine_->reserve(std::vector<int32_t>(8, 67), "", std::chrono::seconds(20), note("small", small));
+  engine_->reserve(std::vector<int32_t>(40, 68), "", std::chrono::milliseconds(100),
+                   note("late", late));
+  EXPECT_FALSE(late.get_future().get()) << "its time passed";
+  engine_->abandon_received(held.id);
+  EXPECT_TRUE(large.get_future().get());
+  EXPECT_TRUE(small.get_future().get());
+  EXPECT_EQ(order, (std::vector<std::string>{"late", "large", "small"}));
 }
 
 }  // namespace

@@ -435,7 +435,8 @@ void HandoffService::reserve(uint64_t key, const kv::ReservePages& action) {
   }
   receiving.tokens = action.tokens;
   engine_.reserve(
-      action.tokens, action.salt, [this, key](std::optional<engine::Received> received) {
+      action.tokens, action.salt, options_.timeouts.reserve,
+      [this, key](std::optional<engine::Received> received) {
         reactor_.post([this, key, received = std::move(received)] {
           const auto at = receiving_.find(key);
           if (at == receiving_.end()) {

@@ -234,7 +234,7 @@ TEST(HandoffService, ADeadPrefillWorkerIsAnErrorAtOnce) {
 
 TEST(HandoffService, ManyAtOnceKeepTheirFactsApart) {
   Node prefill("p", 40, 0);
-  Node decode("d", 48, 0);
+  Node decode("d", 12, 0);  // room for two or three at a time
   std::vector<std::future<Result<PrefillReport>>> reports;
   std::vector<std::future<Collected>> answers;
   for (int i = 0; i < 12; ++i) {
@@ -245,13 +245,8 @@ TEST(HandoffService, ManyAtOnceKeepTheirFactsApart) {
   }
   for (int i = 0; i < 12; ++i) {
     const Collected got = answers[static_cast<size_t>(i)].get();
-    if (got.error) {
-      EXPECT_EQ(got.error->status, 503)
-          << got.error->message;  // no memory just then: the router tries again
-      prefill.service->cancel_prefill("h" + std::to_string(i), *got.error);
-    } else {
-      EXPECT_EQ(got.text, "it is fact-" + std::to_string(1000 + i * 7) + "!");
-    }
+    ASSERT_FALSE(got.error) << got.error->message << " (one that finds no memory waits for it)";
+    EXPECT_EQ(got.text, "it is fact-" + std::to_string(1000 + i * 7) + "!");
     (void)reports[static_cast<size_t>(i)].get();
   }
   prefill.expect_empty();

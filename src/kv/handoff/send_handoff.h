@@ -25,10 +25,11 @@ namespace tandem::kv {
 using PeerId = uint64_t;  // a connection; a peer that reconnects is another one
 
 struct HandoffTimeouts {
-  Duration lease = std::chrono::seconds(30);   // blocks kept for a peer that has not dialed
-  Duration grant = std::chrono::seconds(5);    // OFFER until GRANT or BUSY
-  Duration ack = std::chrono::seconds(5);      // COMMIT until ACK
-  Duration drain = std::chrono::seconds(1);    // ABORT until ABORT_ACK, then the peer is fenced
+  Duration lease = std::chrono::seconds(30);    // blocks kept for a peer that has not dialed
+  Duration grant = std::chrono::seconds(30);    // OFFER until GRANT or BUSY
+  Duration ack = std::chrono::seconds(5);       // COMMIT until ACK
+  Duration drain = std::chrono::seconds(1);     // ABORT until ABORT_ACK, then the peer is fenced
+  Duration reserve = std::chrono::seconds(20);  // receiver: for memory to come free, then BUSY
   Duration offer = std::chrono::seconds(120);  // receiver: OPEN until OFFER (prefill may be queued)
   Duration progress = std::chrono::seconds(30);  // receiver: longest silence between PUSH frames
 };
