@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/json_value.h"
 #include "cli/commands.h"
 #include "config/options.h"
@@ -168,7 +169,7 @@ void print_table(const std::vector<Turn>& turns) {
                 static_cast<long long>(turn.prompt_tokens),
                 static_cast<long long>(turn.cached_tokens),
                 static_cast<long long>(turn.answer_tokens), turn.first_token_ms, turn.token_ms,
-                config::format_size(static_cast<size_t>(turn.kv_bytes)).c_str());
+                format_bytes(static_cast<size_t>(turn.kv_bytes)).c_str());
   }
 }
 

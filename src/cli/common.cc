@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "cli/commands.h"
 #include "observe/log.h"
 
@@ -135,18 +136,17 @@ Signals::~Signals() {
 
 void print_budget(const std::vector<BudgetLine>& lines) {
   std::printf("memory          weights   activations   KV pages       KV tokens\n");
-  worker::WorkerMemory total;
+  model::MemoryBudget total;
   for (const auto& [name, memory] : lines) {
     std::printf("%-12s %10s    %10s %10s  %14lld\n", name.c_str(),
-                config::format_size(memory.weights).c_str(),
-                config::format_size(memory.activations).c_str(),
-                config::format_size(memory.kv).c_str(), static_cast<long long>(memory.kv_tokens));
+                format_bytes(memory.weights).c_str(), format_bytes(memory.activations).c_str(),
+                format_bytes(memory.kv).c_str(), static_cast<long long>(memory.tokens));
     total.weights += memory.weights;
     total.activations += memory.activations;
     total.kv += memory.kv;
   }
   std::printf("%-12s %10s\n", "all",
-              config::format_size(total.weights + total.activations + total.kv).c_str());
+              format_bytes(total.weights + total.activations + total.kv).c_str());
   std::fflush(stdout);
 }
 

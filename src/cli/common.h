@@ -53,7 +53,7 @@ class Signals {
 // One line of the start-up budget.
 struct BudgetLine {
   std::string name;
-  worker::WorkerMemory memory;
+  model::MemoryBudget memory;
 };
 void print_budget(const std::vector<BudgetLine>& lines);
 

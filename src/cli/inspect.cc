@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <map>
 
+#include "base/bytes.h"
 #include "cli/commands.h"
 #include "config/options.h"
 #include "engine/tokenizer_source.h"
@@ -53,7 +54,7 @@ void print_tensors(const weights::GgufFile& file, bool all) {
   std::printf("parameters       %.1f million\n", static_cast<double>(parameters) / 1e6);
   for (const auto& [name, sum] : formats) {
     std::printf("  %-6s         %zu tensors, %s\n", name.c_str(), sum.count,
-                config::format_size(sum.bytes).c_str());
+                format_bytes(sum.bytes).c_str());
   }
 }
 
@@ -75,8 +76,7 @@ int run_inspect(const Arguments& arguments) {
   }
   auto file = weights::GgufFile::open(path);
   if (!file) return report(file.error());
-  std::printf("file             %s, %s\n", path.c_str(),
-              config::format_size(file->file_bytes()).c_str());
+  std::printf("file             %s, %s\n", path.c_str(), format_bytes(file->file_bytes()).c_str());
   std::printf("digest           %s\n", engine::lineage_of(*file).c_str());
   const auto config = model::read_model_config(*file);
   if (!config) {

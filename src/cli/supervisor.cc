@@ -58,7 +58,7 @@ Result<ChildReady> parse_ready(const std::string& line, const std::string& name)
   ready.memory.weights = static_cast<size_t>(number("weights"));
   ready.memory.activations = static_cast<size_t>(number("activations"));
   ready.memory.kv = static_cast<size_t>(number("kv"));
-  ready.memory.kv_tokens = number("kv_tokens");
+  ready.memory.tokens = number("kv_tokens");
   if (const JsonValue* model = json->find("model")) ready.model = model->as_string();
   return ready;
 }

@@ -27,7 +27,7 @@ struct ChildReady {
   uint16_t port = 0;
   std::string model;
   int32_t context_length = 0;
-  worker::WorkerMemory memory;
+  model::MemoryBudget memory;
 };
 
 class Supervisor {

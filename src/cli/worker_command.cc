@@ -30,7 +30,7 @@ void tell_supervisor(int descriptor, const worker::Worker& worker) {
   ready.set("weights", JsonValue::unsigned_integer(worker.memory().weights));
   ready.set("activations", JsonValue::unsigned_integer(worker.memory().activations));
   ready.set("kv", JsonValue::unsigned_integer(worker.memory().kv));
-  ready.set("kv_tokens", JsonValue::integer(worker.memory().kv_tokens));
+  ready.set("kv_tokens", JsonValue::integer(worker.memory().tokens));
   const std::string line = ready.dump() + "\n";
   if (write(descriptor, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     observe::log_warning("the supervisor does not listen");

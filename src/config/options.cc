@@ -4,8 +4,9 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <utility>
+
+#include "base/bytes.h"
 
 namespace tandem::config {
 namespace {
@@ -55,19 +56,6 @@ Result<size_t> parse_size(std::string_view text) {
     }
   }
   return bad("\"" + std::string(text) + "\" is not a size such as 512M or 2G");
-}
-
-std::string format_size(size_t bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  std::array<char, 32> out{};
-  std::snprintf(out.data(), out.size(), unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-  return out.data();
 }
 
 Result<Duration> parse_duration(std::string_view text) {
@@ -123,7 +111,7 @@ void Options::value(uint16_t& target, std::string name, std::string metavar, std
 
 void Options::value(Bytes& target, std::string name, std::string metavar, std::string help) {
   add({Kind::kValue, std::move(name), std::move(metavar), std::move(help),
-       format_size(target.value), false, [&target](const auto& values) -> Status {
+       format_bytes(target.value), false, [&target](const auto& values) -> Status {
          TANDEM_TRY(size, parse_size(values.back()));
          target.value = size;
          return {};

@@ -27,7 +27,6 @@ namespace tandem::config {
 
 // "512M", "1.5GiB", "4096": units of 1024, B optional.
 Result<size_t> parse_size(std::string_view text);
-std::string format_size(size_t bytes);
 // "250ms", "30s", "5m", "2h"; a plain number is seconds.
 Result<Duration> parse_duration(std::string_view text);
 

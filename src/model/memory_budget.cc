@@ -1,9 +1,9 @@
 #include "model/memory_budget.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <limits>
+
+#include "base/bytes.h"
 
 namespace tandem::model {
 
@@ -32,19 +32,6 @@ Result<MemoryBudget> plan_memory(const ModelMemory& memory, const ops::PageLayou
   budget.kv = pages * budget.page_stride;
   budget.tokens = static_cast<int64_t>(pages) * layout.block_tokens;
   return budget;
-}
-
-std::string format_bytes(size_t bytes) {
-  static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-  return text.data();
 }
 
 std::string describe(const MemoryBudget& budget) {

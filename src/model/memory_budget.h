@@ -32,9 +32,6 @@ struct MemoryBudget {  // bytes unless said
 Result<MemoryBudget> plan_memory(const ModelMemory& memory, const ops::PageLayout& layout,
                                  size_t kv_bytes, int64_t min_tokens);
 
-// "12.3 MiB"; exact below 1 KiB.
-std::string format_bytes(size_t bytes);
-
 // One line for people: weights, activations, KV in bytes, pages and tokens, total.
 std::string describe(const MemoryBudget& budget);
 

@@ -47,20 +47,12 @@ Status Worker::start() {
   served_ = std::move(served);
   options_.prefill_chunk = served_.prefill_chunk;
   const ops::PageLayout layout = served_.model->page_layout(options_.block_tokens);
-  const auto pages = static_cast<int64_t>(options_.kv_bytes / layout.page_bytes());
-  if (pages < 4) {
-    return make_error(400, "kv_memory_too_small",
-                      "--kv-memory holds " + std::to_string(pages) + " pages of " +
-                          std::to_string(layout.page_bytes()) + " bytes; at least 4 are needed.");
-  }
-  memory_.pages = static_cast<int32_t>(std::min<int64_t>(pages, INT32_MAX));
+  // At least a few pages: the context is cut to what they hold.
+  TANDEM_TRY(budget, model::plan_memory(served_.model->memory(), layout, options_.kv_bytes,
+                                        int64_t{4} * options_.block_tokens));
+  memory_ = budget;
   TANDEM_TRY(arena, device::SharedArena::create(layout.page_bytes(), memory_.pages));
   arena_ = std::move(arena);
-  const model::ModelMemory model_memory = served_.model->memory();
-  memory_.weights = model_memory.weights;
-  memory_.activations = model_memory.activations;
-  memory_.kv = arena_->shape().segment_bytes;
-  memory_.kv_tokens = static_cast<int64_t>(memory_.pages) * options_.block_tokens;
 
   ops::PageArenaView view{arena_->pages(), arena_->shape().page_stride, memory_.pages, layout};
   protocol::HelloFrame hello;

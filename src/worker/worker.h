@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "device/shared_arena.h"
 #include "engine/engine.h"
+#include "model/memory_budget.h"
 #include "net/http_server.h"
 #include "net/reactor.h"
 #include "observe/metrics.h"
@@ -39,14 +40,6 @@ struct WorkerOptions {
   Duration drain = std::chrono::seconds(30);
 };
 
-struct WorkerMemory {  // bytes, for the start-up budget
-  size_t weights = 0;
-  size_t activations = 0;
-  size_t kv = 0;
-  int32_t pages = 0;
-  int64_t kv_tokens = 0;
-};
-
 class Worker {
  public:
   // Loads the model and opens the sockets; serves once run() is called.
@@ -54,7 +47,7 @@ class Worker {
   ~Worker();
 
   uint16_t port() const { return port_; }
-  const WorkerMemory& memory() const { return memory_; }
+  const model::MemoryBudget& memory() const { return memory_; }
   const std::string& model_name() const { return served_.name; }
   int32_t context_length() const { return engine_->context_length(); }
 
@@ -71,7 +64,7 @@ class Worker {
   WorkerOptions options_;
   observe::Metrics metrics_;
   ServedModel served_;
-  WorkerMemory memory_;
+  model::MemoryBudget memory_;
   std::string epoch_;
   std::unique_ptr<device::SharedArena> arena_;
   std::unique_ptr<HandoffService> handoffs_;  // outlives the engine (see HandoffService::stop)
