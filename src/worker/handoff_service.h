@@ -118,6 +118,7 @@ class HandoffService {
   boost::asio::awaitable<void> tick_loop();
   void send_to(kv::PeerId peer, const protocol::HandoffFrame& frame);
   kv::OfferEstimate estimate() const;
+  kv::SendHandoff::Shape shape() const;
   static TimePoint now() { return std::chrono::steady_clock::now(); }
 
   engine::Engine& engine_;

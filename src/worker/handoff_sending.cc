@@ -1,0 +1,200 @@
+// The prefill half of HandoffService.
+#include <cstring>
+#include <utility>
+
+#include "numerics/hmac.h"
+#include "observe/log.h"
+#include "worker/handoff_service.h"
+
+namespace tandem::worker {
+
+using kv::PeerId;
+using protocol::HandoffFrame;
+
+namespace {
+
+constexpr size_t kMaxEarlyOpens = 4096;
+
+uint64_t random_nonce() {
+  const std::string bytes = numerics::random_bytes(sizeof(uint64_t));
+  uint64_t value = 0;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value | 1;  // 0 means "not offered yet"
+}
+
+}  // namespace
+
+void HandoffService::start_prefill(protocol::GenerateRequest request,
+                                   std::function<void(Result<PrefillReport>)> done) {
+  reactor_.post([this, request = std::move(request), done = std::move(done)]() mutable {
+    const std::string id = request.handoff.handoff_id;
+    if (sending_.contains(id)) {
+      done(make_error(409, "handoff_exists",
+                      "A prefill leg with this handoff id is running already."));
+      return;
+    }
+    PrefillReport report;
+    report.prompt_tokens = static_cast<int32_t>(request.prompt.size());
+    auto prompt = std::make_shared<protocol::GenerateRequest>(request);
+    auto sequence =
+        engine_.prefill(std::move(request), [this, id, prompt](engine::PrefillEvent event) {
+          reactor_.post([this, id, prompt, event = std::move(event)]() mutable {
+            const auto at = sending_.find(id);
+            if (at == sending_.end()) return;
+            if (auto* admitted = std::get_if<engine::PrefillAdmitted>(&event)) {
+              at->second.report.cached_tokens = admitted->cached_tokens;
+              run_send(id, at->second.handoff.on_admitted(prompt->prompt, prompt->context.salt,
+                                                          std::move(admitted->pages),
+                                                          admitted->cached_tokens, now()));
+            } else {
+              on_prefill_event(id, std::move(event));
+            }
+          });
+        });
+    if (!sequence) {
+      done(tl::unexpected(sequence.error()));
+      return;
+    }
+    kv::SendHandoff handoff(id, shape(), options_.timeouts, estimate(), now());
+    sending_.emplace(id, Sending{std::move(handoff), *sequence, std::move(done), report, {}});
+    open_.set(static_cast<double>(sending_.size() + receiving_.size()));
+    if (const auto early = early_.find(id); early != early_.end()) {
+      const EarlyOpen open = early->second;
+      early_.erase(early);
+      if (peers_.contains(open.peer)) {
+        run_send(id,
+                 sending_.at(id).handoff.on_open(open.peer, open.attempt, random_nonce(), now()));
+      }
+    }
+  });
+}
+
+void HandoffService::cancel_prefill(const std::string& handoff_id, const Error& error) {
+  reactor_.post([this, handoff_id, error] {
+    if (const auto at = sending_.find(handoff_id); at != sending_.end()) {
+      run_send(handoff_id, at->second.handoff.on_cancel(error, now()));
+    }
+  });
+}
+
+void HandoffService::on_prefill_event(const std::string& id, engine::PrefillEvent event) {
+  Sending& sending = sending_.at(id);
+  if (const auto* progress = std::get_if<engine::LayerProgress>(&event)) {
+    run_send(id, sending.handoff.on_progress(progress->layer, progress->end_token, now()));
+  } else if (auto* done = std::get_if<engine::PrefillDone>(&event)) {
+    run_send(id, sending.handoff.on_prefill_done(std::move(done->first_tokens), now()));
+  } else if (const auto* failed = std::get_if<protocol::ErrorEvent>(&event)) {
+    run_send(id, sending.handoff.on_cancel(failed->error, now()));
+  }
+}
+
+void HandoffService::on_open(PeerId peer, const protocol::OpenFrame& frame) {
+  if (const auto at = sending_.find(frame.key.id); at != sending_.end()) {
+    run_send(frame.key.id,
+             at->second.handoff.on_open(peer, frame.key.attempt, random_nonce(), now()));
+    return;
+  }
+  // The two legs are dispatched at once, and this one may win. It waits as long as a hello may
+  // take.
+  const auto refuse = [&](PeerId to, uint32_t attempt) {
+    send_to(to, protocol::AbortFrame{{frame.key.id, attempt, 0},
+                                     409,
+                                     "handoff_superseded",
+                                     "A newer attempt replaced this one."});
+  };
+  if (const auto early = early_.find(frame.key.id); early != early_.end()) {
+    if (frame.key.attempt <= early->second.attempt) return refuse(peer, frame.key.attempt);
+    refuse(early->second.peer, early->second.attempt);
+  } else if (early_.size() >= kMaxEarlyOpens) {
+    send_to(peer, protocol::AbortFrame{frame.key, 503, "overloaded",
+                                       "Too many handoffs wait for their prefill leg."});
+    return;
+  }
+  early_[frame.key.id] = EarlyOpen{peer, frame.key.attempt, now() + std::chrono::seconds(10)};
+}
+
+bool HandoffService::on_sender_frame(PeerId peer, const HandoffFrame& frame) {
+  const auto find = [&](const protocol::HandoffKey& key) -> kv::SendHandoff* {
+    const auto at = sending_.find(key.id);
+    return at == sending_.end() ? nullptr : &at->second.handoff;
+  };
+  if (const auto* grant = std::get_if<protocol::GrantFrame>(&frame)) {
+    if (auto* handoff = find(grant->key)) {
+      sending_.at(grant->key.id).granted = now();
+      run_send(grant->key.id, handoff->on_grant(peer, *grant, now()));
+    }
+  } else if (const auto* busy = std::get_if<protocol::BusyFrame>(&frame)) {
+    if (auto* handoff = find(busy->key))
+      run_send(busy->key.id, handoff->on_busy(peer, *busy, now()));
+  } else if (const auto* ack = std::get_if<protocol::AckFrame>(&frame)) {
+    if (auto* handoff = find(ack->key)) run_send(ack->key.id, handoff->on_ack(peer, *ack, now()));
+  } else if (const auto* abort_ack = std::get_if<protocol::AbortAckFrame>(&frame)) {
+    if (auto* handoff = find(abort_ack->key))
+      run_send(abort_ack->key.id, handoff->on_abort_ack(peer, *abort_ack, now()));
+  } else if (const auto* abort = std::get_if<protocol::AbortFrame>(&frame)) {
+    // An abort from the side that dialed us concerns a sender; one from a peer that we dialed, a
+    // receiver.
+    const auto at = peers_.find(peer);
+    if (at == peers_.end() || !at->second.address.empty()) return false;
+    if (auto* handoff = find(abort->key)) {
+      run_send(abort->key.id, handoff->on_abort(peer, *abort, now()));
+    } else {
+      const auto early = early_.find(abort->key.id);
+      if (early != early_.end() && early->second.peer == peer &&
+          early->second.attempt == abort->key.attempt) {
+        early_.erase(early);
+      }
+      send_to(peer, protocol::AbortAckFrame{abort->key});
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void HandoffService::run_send(const std::string& id, kv::SendActions actions) {
+  for (kv::SendAction& action : actions) {
+    if (auto* send = std::get_if<kv::SendFrame>(&action)) {
+      send_to(send->peer, send->frame);
+    } else if (auto* acquire = std::get_if<kv::AcquireReaders>(&action)) {
+      engine_.add_readers(std::move(acquire->pages));
+    } else if (auto* release = std::get_if<kv::ReleaseReaders>(&action)) {
+      engine_.drop_readers(std::move(release->pages));
+    } else if (auto* fence = std::get_if<kv::FencePeer>(&action)) {
+      fenced_.add();
+      observe::log_warning(
+          "a decode worker did not acknowledge an abort: its connection is closed");
+      if (const auto at = peers_.find(fence->peer); at != peers_.end())
+        at->second.connection->close();
+    } else if (auto* finished = std::get_if<kv::SendFinished>(&action)) {
+      if (const auto at = sending_.find(id); at != sending_.end())
+        finish_send(at->second, *finished);
+    }
+  }
+  if (const auto at = sending_.find(id); at != sending_.end() && at->second.handoff.idle()) {
+    sending_.erase(at);
+    open_.set(static_cast<double>(sending_.size() + receiving_.size()));
+  }
+}
+
+void HandoffService::finish_send(Sending& sending, const kv::SendFinished& finished) {
+  engine_.abort(sending.sequence);  // running or held: its ownership of the pages ends
+  auto done = std::exchange(sending.done, {});
+  if (finished.error) {
+    failed_.add();
+    if (done) done(tl::unexpected(*finished.error));
+    return;
+  }
+  sent_.add();
+  sent_bytes_.add(static_cast<double>(finished.bytes_sent));
+  const double seconds = to_seconds(now() - sending.granted);
+  if (finished.bytes_sent > (1U << 20) && seconds > 0) {
+    const double rate = static_cast<double>(finished.bytes_sent) / seconds;
+    link_rate_ = link_rate_ == 0 ? rate : 0.7 * link_rate_ + 0.3 * rate;
+  }
+  sending.report.kv_bytes = finished.bytes_sent;
+  sending.report.blocks_sent = finished.blocks_sent;
+  if (done) done(sending.report);
+}
+
+}  // namespace tandem::worker
