@@ -1,5 +1,8 @@
 // Bodies of the OpenAI dialect to plain requests.
+#include <algorithm>
 #include <limits>
+#include <string_view>
+#include <vector>
 
 #include "api/fields.h"
 #include "api/messages.h"
@@ -90,6 +93,18 @@ Status refuse_unsupported(const Fields& fields) {
     }
   }
   return {};
+}
+
+// A key given twice means one value to one reader and the other to the next.
+Status refuse_duplicates(const JsonValue& body) {
+  std::vector<std::string_view> keys;
+  keys.reserve(body.members().size());
+  for (const JsonValue::Member& member : body.members()) keys.emplace_back(member.first);
+  std::sort(keys.begin(), keys.end());
+  const auto twice = std::adjacent_find(keys.begin(), keys.end());
+  if (twice == keys.end()) return {};
+  const std::string key(twice->substr(0, kMaxName));
+  return invalid_request("'" + key + "' is given twice", pointer_to("", key));
 }
 
 Status read_stops(const Fields& fields, std::vector<std::string>& out) {
@@ -216,6 +231,7 @@ Result<ApiRequest> parse_request(Endpoint endpoint, const JsonValue& body, bool 
   const Fields fields(body, "");
   ApiRequest out;
   out.endpoint = endpoint;
+  TANDEM_CHECK(refuse_duplicates(body));
   TANDEM_CHECK(fields.string("model", out.model, kMaxName));
   TANDEM_CHECK(fields.string("user", out.user, kMaxName));
   TANDEM_CHECK(fields.string("prompt_cache_key", out.prompt_cache_key, kMaxName));

@@ -143,6 +143,19 @@ TEST(OpenAiRequest, BadFieldsAre400WithTheirPointer) {
   }
 }
 
+TEST(OpenAiRequest, AKeyGivenTwiceIsRefusedHoweverItIsSpelled) {
+  for (const char* twice :
+       {R"("max_tokens":2,"max_tokens":1)", R"("stream":true,"str\u0065am":false)",
+        R"("unknown":1,"x":2,"unknown":1)"}) {
+    const auto request = parse_request(
+        Endpoint::kChatCompletions,
+        parse(std::string(R"({"messages":[{"role":"user","content":"hi"}],)") + twice + "}"));
+    ASSERT_FALSE(request) << twice;
+    EXPECT_EQ(request.error().status, 400);
+    EXPECT_TRUE(request.error().pointer) << twice;
+  }
+}
+
 TEST(OpenAiRequest, ContentsBecomeStringsAndArgumentsObjects) {
   const auto request = parse_request(
       Endpoint::kChatCompletions,

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -67,9 +69,17 @@ void RouterProcess::shut_down() {
 }
 
 net::asio::awaitable<void> RouterProcess::drain_and_stop() {
+  // The port stays open while requests run: a load balancer that probes /ready must see its 503,
+  // and a client that still comes a 503 with Retry-After, not a refused connection.
+  const TimePoint until = std::chrono::steady_clock::now() + drain_;
+  while (server_->running_requests() > 0 && std::chrono::steady_clock::now() < until) {
+    co_await reactor_.sleep(std::chrono::milliseconds(20));
+  }
   // The router ends what is left at the limit, with an error each; give those answers time to
   // leave.
-  if (!co_await server_->drain(drain_ + std::chrono::seconds(2)))
+  if (!co_await server_->drain(
+          std::max<Duration>(until - std::chrono::steady_clock::now(), Duration::zero()) +
+          std::chrono::seconds(2)))
     observe::log_warning("the drain limit passed: the remaining requests were cut");
   reactor_.stop();
 }

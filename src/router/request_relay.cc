@@ -128,6 +128,7 @@ net::asio::awaitable<void> RequestRun::relay_whole(LegRun& leg, net::ClientHead 
   core_->registry.succeeded(leg.dispatch.worker);
   first_byte_ = now();
   summary_.status = head.status;
+  summary_.first_byte_seconds = to_seconds(first_byte_ - started_);
   stream_finished_ = true;
   co_await responder_.send(head.status, reply_headers(head.headers), std::move(*body));
   apply(legs_.answer_done(leg.dispatch.serial));

@@ -25,8 +25,10 @@ awaitable<int> answer(net::HttpResponder& responder, int status, std::string bod
   co_return status;
 }
 
-awaitable<int> answer_error(net::HttpResponder& responder, const Error& error) {
+awaitable<int> answer_error(net::HttpResponder& responder, const Error& error,
+                            const std::string& request_id = "") {
   net::Headers headers = json_headers();
+  if (!request_id.empty()) headers.add(std::string(kRequestId), request_id);
   if (error.status == 401) headers.add("WWW-Authenticate", "Bearer");
   if (error.status == 503) headers.add("Retry-After", "1");
   return answer(responder, error.status, api::error_body(error), std::move(headers));
@@ -75,8 +77,11 @@ Error not_ready_error() {
   return {503, "no_workers", "no worker is ready to take the request; retry in a moment"};
 }
 
+Error draining_error() { return {503, "draining", "the router is shutting down"}; }
+
 Result<CheckedRequest> check(const RouterCore& core, api::Endpoint endpoint,
                              const net::HttpRequest& request) {
+  if (core.draining) return tl::unexpected(draining_error());
   TANDEM_TRY(body, parse_json(request.body));
   if (body.find("tandem") != nullptr) {
     return invalid_request("'tandem' is not a field that clients may set; remove it", "/tandem");
@@ -101,7 +106,6 @@ Result<CheckedRequest> check(const RouterCore& core, api::Endpoint endpoint,
   checked.include_usage = parsed.include_usage;
   checked.report = request.headers.get("x-tandem-report") == "1";
   checked.affinity_key = affinity_of(request, parsed);
-  checked.request_id = request_id_of(request);
   checked.traceparent = request.headers.get("traceparent");
   if (checked.traceparent.size() > 256) checked.traceparent.clear();
   return checked;
@@ -120,12 +124,24 @@ void log_access(const RouterCore& core, const net::HttpRequest& request,
       name(done.answer), request_id);
 }
 
+// The error's sentence may repeat the client's text; its code never does.
+void log_refusal(const RouterCore& core, const net::HttpRequest& request,
+                 const std::string& request_id, const Error& error) {
+  if (!core.options.access_log) return;
+  observe::log_info("{} {} {} refused={} id={}", request.method, request.path.substr(0, 100),
+                    error.status, error.code, request_id);
+}
+
 awaitable<int> generate(std::shared_ptr<RouterCore> core, api::Endpoint endpoint,
                         net::HttpRequest& request, net::HttpResponder& responder) {
   const TimePoint begin = std::chrono::steady_clock::now();
+  const std::string request_id = request_id_of(request);
   Result<CheckedRequest> checked = check(*core, endpoint, request);
-  if (!checked) co_return co_await answer_error(responder, checked.error());
-  const std::string request_id = checked->request_id;
+  if (!checked) {
+    log_refusal(*core, request, request_id, checked.error());
+    co_return co_await answer_error(responder, checked.error(), request_id);
+  }
+  checked->request_id = request_id;
   const auto run = std::make_shared<RequestRun>(core, request, responder, std::move(*checked));
   core->metrics.running.add(1);
   co_await run->serve();
@@ -190,8 +206,7 @@ awaitable<int> health_route(CorePointer, net::HttpRequest&, net::HttpResponder& 
 }
 
 awaitable<int> ready_route(CorePointer core, net::HttpRequest&, net::HttpResponder& responder) {
-  if (core->draining)
-    return answer_error(responder, {503, "draining", "the router is shutting down"});
+  if (core->draining) return answer_error(responder, draining_error());
   if (!core->registry.ready()) return answer_error(responder, not_ready_error());
   return answer(responder, 200, R"({"status":"ready"})");
 }

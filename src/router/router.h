@@ -60,8 +60,8 @@ class Router {
   // `tandem up` started worker number `index` (in the order of options.workers) again at another
   // URL.
   Status move_worker(size_t index, const std::string& url);
-  // /ready answers 503 from now on; requests are still served, for `limit`: then what still runs
-  // ends with an error answer or an error frame. Zero: no limit.
+  // /ready and new generation requests get 503 from now on. Running ones go on for `limit`; what
+  // still runs then ends with an error answer or an error frame. Zero: no limit.
   void begin_drain(Duration limit = Duration::zero());
   bool ready() const;
   // Exactly zero legs and tokens in flight on every worker.

@@ -90,14 +90,27 @@ TEST_F(RouterTest, ModelsAndTokensAreAnsweredLocally) {
   });
 }
 
-TEST_F(RouterTest, DrainTurnsReadyOffAndServesOn) {
+TEST_F(RouterTest, DrainTurnsReadyOffAndRefusesNewRequests) {
   run(0, 0, 1, [this]() -> awaitable<void> {
     EXPECT_EQ((co_await get("/ready")).status, 200);
     router->begin_drain();
     const auto ready = co_await get("/ready");
     EXPECT_EQ(ready.status, 503);
     EXPECT_EQ(error_code(ready), "draining");
-    EXPECT_EQ((co_await ask(chat("x"))).status, 200);
+    const auto late = co_await ask(chat("x"));
+    EXPECT_EQ(late.status, 503);
+    EXPECT_EQ(error_code(late), "draining");
+    EXPECT_EQ(late.headers.get("retry-after"), "1");
+    EXPECT_TRUE(u[0]->seen.empty());
+  });
+}
+
+TEST_F(RouterTest, RefusalsRepeatTheRequestId) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    const auto refused = co_await ask("{", {{"X-Request-Id", "mine"}});
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_EQ(refused.headers.get("x-request-id"), "mine");
+    EXPECT_EQ((co_await ask("{")).headers.get("x-request-id").size(), 32U) << "minted";
   });
 }
 
