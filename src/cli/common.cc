@@ -94,6 +94,13 @@ Result<worker::WorkerOptions> WorkerFlags::worker_options() const {
   return options;
 }
 
+Status check_pair_secret(bool pair) {
+  if (!pair || !shared_secret().empty()) return {};
+  return make_error(400, "no_secret",
+                    "Prefill and decode workers and their router need the same secret in "
+                    "TANDEM_SECRET, for example: export TANDEM_SECRET=$(openssl rand -hex 16)");
+}
+
 std::string shared_secret() {
   const char* secret = std::getenv("TANDEM_SECRET");
   return secret == nullptr ? "" : secret;

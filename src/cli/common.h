@@ -34,6 +34,9 @@ struct WorkerFlags {
 
 // Secret shared by router and workers: the environment's TANDEM_SECRET.
 std::string shared_secret();
+// A pair's workers believe only a router that knows their secret: without one both would compute
+// the whole request.
+Status check_pair_secret(bool pair);
 
 // Blocks SIGINT and SIGTERM for the whole process (call before any thread starts) and runs
 // `on_signal` on a thread of its own at the first one; a second one ends the process at once.

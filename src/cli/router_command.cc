@@ -133,6 +133,8 @@ int run_router(const Arguments& arguments) {
                         "Name at least one --prefill and one --decode worker, or --unified workers "
                         "(see tandem router --help)."});
   }
+  if (auto secret = check_pair_secret(!prefill.empty() || !decode.empty()); !secret)
+    return report(secret.error());
   std::vector<router::WorkerAddress> workers;
   for (const auto& url : prefill) workers.push_back({url, router::WorkerRole::kPrefill});
   for (const auto& url : decode) workers.push_back({url, router::WorkerRole::kDecode});

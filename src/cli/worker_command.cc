@@ -65,6 +65,7 @@ int run_worker(const Arguments& arguments) {
     std::fputs(parsed->help->c_str(), stdout);
     return 0;
   }
+  if (auto secret = check_pair_secret(role != "unified"); !secret) return report(secret.error());
   const int supervisor = supervisor_descriptor();
   if (supervisor >= 0) prctl(PR_SET_PDEATHSIG, SIGTERM);
   std::mutex mutex;

@@ -123,7 +123,13 @@ void Worker::shut_down() {
 }
 
 net::asio::awaitable<void> Worker::drain_and_stop() {
-  const bool clean = co_await server_->drain(options_.drain);
+  // The port stays open while requests run: a router that finds it closed takes this worker for
+  // dead and ends its streams; /ready's 503 only keeps new ones away.
+  const TimePoint until = std::chrono::steady_clock::now() + options_.drain;
+  while (server_->running_requests() > 0 && std::chrono::steady_clock::now() < until)
+    co_await reactor_.sleep(std::chrono::milliseconds(20));
+  const bool clean = co_await server_->drain(
+      std::max<Duration>(until - std::chrono::steady_clock::now(), Duration::zero()));
   if (!clean) observe::log_warning("the drain limit passed: the remaining requests were cut");
   reactor_.stop();
 }

@@ -36,6 +36,8 @@ def test_every_command_in_the_help_has_help_with_examples(binary):
     (["worker", "m.gguf", "--role", "both"], "--role"),
     (["router", "--prefill", "http://127.0.0.1:1"], "--decode"),
     (["router", "--unified", "ftp://x"], "ftp://x"),
+    (["worker", "m.gguf", "--role", "decode"], "TANDEM_SECRET"),
+    (["router", "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:1"], "TANDEM_SECRET"),
     (["inspect", "README.md"], "GGUF"),
     (["up", "m.gguf", "--config", "absent.toml"], "absent.toml"),
 ])

@@ -129,6 +129,22 @@ def test_sigterm_drains_running_streams(slow):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_sigterm_of_a_worker_drains_its_running_streams(slow, role):
+    """The router must not take a worker that drains for a dead one."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        stream = pool.submit(chat, slow.url, "go", stream=True, max_tokens=100)
+        wait_until(lambda: metrics(slow.url)["tandem_num_requests_running"] == 1, 10, "the stream")
+        worker = slow.chosen("decode") and slow.roles[role][0]
+        worker.signal(signal.SIGTERM)
+        wait_until(lambda: request(slow.url, "GET", "/ready").status == 503, 5, "not ready without the worker")
+        got = events(stream.result(30).body)
+        assert got[-1] == "[DONE]"
+        assert "choices" in got[-2] and got[-2]["choices"][0]["finish_reason"], got[-2]
+    assert worker.process.wait(10) == 0
+
+
+@pytest.mark.quick
 def test_a_fleet_without_workers_says_so(slow):
     for process in slow.workers:
         process.kill()
