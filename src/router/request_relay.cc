@@ -197,6 +197,11 @@ net::asio::awaitable<bool> RequestRun::relay_frame(LegRun& leg, net::SseFrame& f
     out += std::exchange(leg.held, std::string());
   }
   if (frame.done()) leg.done_seen = true;
+  // The worker says itself that it failed: the client reads it as it is, the books say so too.
+  if (frame.has_data && frame.data.find("\"error\"") != std::string::npos &&
+      has_member(frame.data, "error")) {
+    leg.error_seen = true;
+  }
   if (frame.has_data && frame.data.find("\"tandem\"") != std::string::npos &&
       has_member(frame.data, "tandem")) {
     Result<Terminal> terminal = co_await make_terminal(leg, std::move(frame.data));
@@ -253,7 +258,11 @@ net::asio::awaitable<void> RequestRun::relay_stream(LegRun& leg, net::ClientHead
         leg.dispatch.worker,
         step_time / static_cast<double>(summary_.completion_tokens - 1) / crowd);
   }
-  core_->registry.succeeded(leg.dispatch.worker);
+  if (leg.error_seen) {
+    core_->metrics.broken_streams.add();
+  } else {
+    core_->registry.succeeded(leg.dispatch.worker);
+  }
   stream_finished_ = true;
   co_await responder_.finish();
   core_->reactor.spawn(read_off(core_, std::move(leg.call)));

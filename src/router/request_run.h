@@ -65,6 +65,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
     std::string held;  // frames without content that wait for the first with
     bool frames_seen = false;
     bool done_seen = false;
+    bool error_seen = false;  // the worker ended its stream with an error frame
   };
   struct ErrorReply {
     uint32_t serial = 0;

@@ -150,6 +150,27 @@ TEST_F(RouterTest, DecodeKilledAfterTheFirstByteEndsTheStreamWithAnErrorFrame) {
   });
 }
 
+TEST_F(RouterTest, AWorkersOwnErrorFramePassesAndCountsAsABrokenStream) {
+  run(1, 1, 0, [this]() -> awaitable<void> {
+    d[0]->behaviour = [](FakeWorker&, FakeWorker::Seen&,
+                         net::HttpResponder& responder) -> awaitable<void> {
+      co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
+      co_await responder.write(
+          net::sse_frame(R"({"choices":[{"index":0,"delta":{"content":"x \"error\" y"}}]})"));
+      co_await responder.write(net::sse_frame(R"({"error":{"message":"lost","code":"gone"}})") +
+                               "data: [DONE]\n\n");
+      co_await responder.finish();
+    };
+    const auto broken = co_await ask(chat("x", R"(,"stream":true)"));
+    EXPECT_NE(broken.body.find(R"("code":"gone")"), std::string::npos);
+    EXPECT_EQ(frames(broken.body, "[DONE]"), 1U);
+    d[0]->behaviour = &FakeWorker::answer;
+    EXPECT_EQ((co_await ask(chat("x", R"(,"stream":true)"))).status, 200);
+    EXPECT_NE((co_await get("/metrics")).body.find("tandem_router_broken_streams_total 1\n"),
+              std::string::npos);
+  });
+}
+
 TEST_F(RouterTest, PrefillKilledMidTransferAnotherPairTakesTheWholeRequest) {
   run(2, 1, 0, [this]() -> awaitable<void> {
     for (auto& worker : p) worker->behaviour = hang;
