@@ -25,8 +25,11 @@ Outcome parse(tandem::net::MessageParser::Kind kind, std::string_view bytes, siz
   size_t end = 0;
   while (at < bytes.size() && !parser.complete() && !parser.error()) {
     end = std::max(end, std::min(bytes.size(), at + piece));
+    const bool head_before = parser.head_complete();
     const size_t used = parser.feed(bytes.substr(at, end - at));
     at += used;
+    // The byte that ends the head may come alone: it is not used when the parser stops there, once.
+    if (used == 0 && parser.head_complete() != head_before) continue;
     if (used == 0 || at == end) {
       if (end == bytes.size() && used == 0) break;
       end = std::min(bytes.size(), end + piece);

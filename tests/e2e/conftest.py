@@ -64,8 +64,13 @@ def _launcher(binary, directory):
 
 
 def _end_all(started):
+    failures = []
     for process in reversed(started):
-        process.end()
+        try:
+            process.end()
+        except AssertionError as failure:
+            failures.append(str(failure))
+    assert not failures, "\n".join(failures)
 
 
 @pytest.fixture

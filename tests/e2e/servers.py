@@ -183,18 +183,24 @@ class Process:
         self.process.wait(10)
 
     def end(self):
-        """Asks, then insists; only this process and the ones it started."""
-        if self.alive():
+        """Asks, then insists; only this process and the ones it started. A process that lived must end well."""
+        asked = self.alive()
+        if asked:
             with contextlib.suppress(ProcessLookupError):
                 self.signal(signal.SIGCONT)
                 self.signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(10)
+                self.process.wait(60 if os.environ.get("TANDEM_SANITIZED") else 10)
+        status = self.process.poll()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(10)
         self._reader.join(5)
         self._log.close()
+        log = self.log_path.read_text(errors="replace")
+        for report in ("AddressSanitizer", "LeakSanitizer", "ThreadSanitizer", "runtime error:", "Assertion `"):
+            assert report not in log, f"{self.name}:\n{log[log.index(report) - 200:][:6000]}"
+        assert not asked or status in (0, None), f"{self.name} ended with {status}:\n{log[-3000:]}"
 
     def metrics(self):
         return metrics(self.url, {"x-tandem-auth": SECRET})

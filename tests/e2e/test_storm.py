@@ -1,6 +1,7 @@
 """Many clients that come and go: nothing leaks."""
 
 import concurrent.futures
+import os
 import random
 import time
 
@@ -9,6 +10,8 @@ import pytest
 from servers import Stream, chat, request, wait_until
 
 CLIENTS = 64
+# A sanitizer makes everything several times slower and keeps freed memory for a while; it looks for leaks itself, at exit.
+SANITIZED = bool(os.environ.get("TANDEM_SANITIZED"))
 SENTENCE = "you said {echo:0} " + " ".join(f"w{i}" for i in range(40))
 
 
@@ -62,8 +65,9 @@ def storm(pair, seconds):
         files = {p.name: p.open_files() for p in processes}
         memory = {p.name: p.private_bytes() for p in processes}
         answered, left = run(seconds)
-    assert answered > CLIENTS and left > CLIENTS, (answered, left)
-    assert seconds < 60 or left > 1000, (answered, left)
+    enough = CLIENTS // 4 if SANITIZED else CLIENTS
+    assert answered > enough and left > enough, (answered, left)
+    assert seconds < 60 or SANITIZED or left > 1000, (answered, left)
     pair.wait_settled(seconds=15)
     for process in processes:
         assert process.alive()
@@ -72,7 +76,7 @@ def storm(pair, seconds):
                    lambda p=process: f"{p.name}: {p.open_files()} files open, {files[p.name]} before")
         grown = process.private_bytes() - memory[process.name]
         print(f"{process.name}: {grown >> 10} KiB more, {process.open_files()} files open ({files[process.name]} before)")
-        assert grown < 24 << 20, f"{process.name} grew by {grown >> 20} MiB"
+        assert SANITIZED or grown < 24 << 20, f"{process.name} grew by {grown >> 20} MiB"
     assert request(pair.url, "GET", "/ready").status == 200
     return answered, left
 
