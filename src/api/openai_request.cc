@@ -18,6 +18,7 @@ constexpr size_t kMaxPromptTokens = size_t{1} << 24;
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 4096;
 constexpr size_t kMaxTools = 4096;
+constexpr size_t kMaxFields = 1024;  // each look-up passes over all of them
 
 tl::unexpected<Error> unsupported(const Fields& fields, std::string_view key,
                                   const std::string& detail = "") {
@@ -96,7 +97,9 @@ Status refuse_unsupported(const Fields& fields) {
 }
 
 // A key given twice means one value to one reader and the other to the next.
-Status refuse_duplicates(const JsonValue& body) {
+Status check_keys(const JsonValue& body) {
+  if (body.members().size() > kMaxFields)
+    return invalid_request("the body has more than " + std::to_string(kMaxFields) + " fields");
   std::vector<std::string_view> keys;
   keys.reserve(body.members().size());
   for (const JsonValue::Member& member : body.members()) keys.emplace_back(member.first);
@@ -231,7 +234,7 @@ Result<ApiRequest> parse_request(Endpoint endpoint, const JsonValue& body, bool 
   const Fields fields(body, "");
   ApiRequest out;
   out.endpoint = endpoint;
-  TANDEM_CHECK(refuse_duplicates(body));
+  TANDEM_CHECK(check_keys(body));
   TANDEM_CHECK(fields.string("model", out.model, kMaxName));
   TANDEM_CHECK(fields.string("user", out.user, kMaxName));
   TANDEM_CHECK(fields.string("prompt_cache_key", out.prompt_cache_key, kMaxName));

@@ -156,6 +156,14 @@ TEST(OpenAiRequest, AKeyGivenTwiceIsRefusedHoweverItIsSpelled) {
   }
 }
 
+TEST(OpenAiRequest, ABodyOfVeryManyFieldsIsRefusedBeforeTheyAreSearched) {
+  std::string body = R"({"messages":[{"role":"user","content":"hi"}])";
+  for (int i = 0; i < 2000; ++i) body += ",\"x" + std::to_string(i) + "\":0";
+  const auto request = parse_request(Endpoint::kChatCompletions, parse(body + "}"));
+  ASSERT_FALSE(request);
+  EXPECT_EQ(request.error().status, 400);
+}
+
 TEST(OpenAiRequest, ContentsBecomeStringsAndArgumentsObjects) {
   const auto request = parse_request(
       Endpoint::kChatCompletions,
