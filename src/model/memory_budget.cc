@@ -34,12 +34,4 @@ Result<MemoryBudget> plan_memory(const ModelMemory& memory, const ops::PageLayou
   return budget;
 }
 
-std::string describe(const MemoryBudget& budget) {
-  return "weights " + format_bytes(budget.weights) + ", activations " +
-         format_bytes(budget.activations) + ", KV " + format_bytes(budget.kv) + " (" +
-         std::to_string(budget.pages) + " pages of " + std::to_string(budget.block_tokens) +
-         " tokens, " + std::to_string(budget.tokens) + " tokens, " +
-         format_bytes(budget.bytes_per_token()) + " each), total " + format_bytes(budget.total());
-}
-
 }  // namespace tandem::model

@@ -32,7 +32,4 @@ struct MemoryBudget {  // bytes unless said
 Result<MemoryBudget> plan_memory(const ModelMemory& memory, const ops::PageLayout& layout,
                                  size_t kv_bytes, int64_t min_tokens);
 
-// One line for people: weights, activations, KV in bytes, pages and tokens, total.
-std::string describe(const MemoryBudget& budget);
-
 }  // namespace tandem::model
