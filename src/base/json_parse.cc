@@ -79,7 +79,9 @@ Result<JsonValue> read_scalar(Value& value, json_type type) {
           trimmed(token) != "null") {
         return invalid_json("an unknown word stands in it");
       }
-      (void)bool(value.is_null());
+      bool null = false;  // moves the reader past the token
+      if (simdjson::simdjson_result<bool>(value.is_null()).get(null) != simdjson::SUCCESS || !null)
+        return invalid_json("an unknown word stands in it");
       return JsonValue();
     }
   }

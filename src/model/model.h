@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "ops/forward_batch.h"
@@ -38,12 +39,21 @@ struct ModelMemory {  // bytes
   size_t activations = 0;
 };
 
+// Layers that share a lifetime rule (DESIGN §3): all of a model's groups have equally many layers,
+// so that their pages have one size.
+struct PageGroup {
+  int32_t window = 0;           // 0: attends to everything; else to the last `window` positions
+  std::vector<int32_t> layers;  // in page order
+};
+
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   // The layout this model wants its pages in; `block_tokens` is a multiple of 8.
   virtual ops::PageLayout page_layout(int32_t block_tokens) const = 0;
+  // page_layout().groups of them. The default is one group of all layers.
+  virtual std::vector<PageGroup> page_groups() const;
   virtual ModelMemory memory() const = 0;
   // Runs `batch` (at most max_rows() rows) and writes logits[i * vocab .. ] for
   // batch.logit_rows[i]. Deterministic and batch-invariant (DESIGN I13): a row's bits depend on its

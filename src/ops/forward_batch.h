@@ -9,8 +9,10 @@
 namespace tandem::ops {
 
 // The rows of one sequence in this pass. They are consecutive tokens: row i of the sequence is
-// position first_position + i. Pages cover positions 0 .. first_position + row_count - 1, page k
-// holding positions [k * block_tokens, (k + 1) * block_tokens). The pass writes K and V of its rows
+// position first_position + i. Pages cover positions 0 .. first_position + row_count - 1: block k
+// holds positions [k * block_tokens, (k + 1) * block_tokens), and its page for group g is
+// pages[k * groups + g], or -1 when no row of this pass can see the block through that group's
+// window. The pass writes K and V of its rows
 // and reads everything before.
 struct SequenceRows {
   int32_t first_row = 0;

@@ -1,5 +1,9 @@
 // PageLayout: how the keys and values of one block of tokens lie in one page.
 //
+// Layers are dealt into page groups of equally many layers (model::PageGroup), and a block has one
+// page for each group, all of the same size: so one pool serves every group without padding, and a
+// group whose layers see only a window can give its pages back early.
+//
 // Byte order on the CPU (layout id 1): [layer][KV head][K, V]; K transposed, [dim][token]; V as
 // [token][dim]. The same bytes are used in memory, on the wire and in tiers. A device whose kernels
 // want another order has another layout id, and the sender converts.
@@ -26,10 +30,11 @@ inline constexpr uint32_t kCpuLayoutId = 1;
 struct PageLayout {
   KvDtype dtype = KvDtype::kBF16;
   uint32_t layout_id = kCpuLayoutId;
-  int32_t layers = 0;
+  int32_t layers = 0;  // in one page
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   int32_t block_tokens = 16;
+  int32_t groups = 1;  // pages of one block
 
   size_t element_bytes() const {
     return dtype == KvDtype::kF32 ? 4 : (dtype == KvDtype::kF16 || dtype == KvDtype::kBF16) ? 2 : 1;
@@ -47,6 +52,12 @@ struct PageLayout {
   size_t v_offset(int layer, int head) const { return k_offset(layer, head) + plane_bytes(); }
 
   bool operator==(const PageLayout&) const = default;
+};
+
+// Where a layer's K and V lie: in which of the block's pages, and where in it.
+struct LayerPlace {
+  int32_t group = 0;
+  int32_t slot = 0;  // 0 .. layout.layers - 1
 };
 
 // Where pages are: page p starts at base + p * stride. Not owning; the arena outlives every view.

@@ -20,14 +20,35 @@ struct RequestContext {
   std::string trace;                      // W3C traceparent, passed on
 };
 
+struct LogitBias {
+  int32_t token = 0;
+  float bias = 0;
+};
+
 struct SamplingParams {
   float temperature = 1.0F;  // 0: greedy
   int32_t top_k = 0;         // 0: off
   float top_p = 1.0F;
+  float min_p = 0.0F;      // 0: off; keeps tokens at least this likely relative to the likeliest
+  float typical_p = 1.0F;  // 1: off; locally typical sampling (Meister et al. 2022)
+  // Over the text so far: presence and frequency count generated tokens, repetition the prompt's
+  // too.
+  float presence_penalty = 0.0F;
+  float frequency_penalty = 0.0F;
+  float repetition_penalty = 1.0F;
+  std::vector<LogitBias> logit_bias;  // ascending, each token once
   std::optional<uint64_t> seed;
-  int32_t max_tokens = 0;  // 0: until the context is full
+  int32_t max_tokens = 0;   // 0: until the context is full
+  bool score_only = false;  // generate nothing: only the prompt's logprobs are wanted
+  int32_t min_tokens = 0;   // no stop token before so many
   std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  bool include_stop = false;  // the stop string or token stays in the text
   bool ignore_eos = false;
+  int32_t n = 1;                    // choices delivered
+  int32_t best_of = 1;              // choices generated, at least n; the likeliest n are kept
+  std::optional<int32_t> logprobs;  // with every generated token: so many alternatives
+  std::optional<int32_t> prompt_logprobs;  // the same for the prompt's tokens
 };
 
 // A rendezvous of two legs. `attempt` grows when a replacement worker dials again.
@@ -39,10 +60,11 @@ struct HandoffTicket {
 
 enum class LegKind : uint8_t { kUnified, kPrefill, kDecode };
 
-// What an engine runs: one sequence.
+// What an engine runs: one prompt, `sampling.best_of` sequences.
 struct GenerateRequest {
   RequestContext context;
   std::vector<int32_t> prompt;
+  std::string adapter;  // LoRA adapter by name, empty: the base model; part of every ContentId
   SamplingParams sampling;
   LegKind leg = LegKind::kUnified;
   HandoffTicket handoff;  // meaningful unless kUnified

@@ -19,25 +19,47 @@ struct Usage {
   int32_t completion_tokens = 0;
 };
 
+struct TokenChance {
+  int32_t token = 0;
+  float logprob = 0;  // natural logarithm, of the model's own distribution at temperature 1
+  std::string bytes;  // what the token stands for, possibly part of a character
+};
+struct TokenLogprobs {
+  TokenChance chosen;
+  std::vector<TokenChance> top;  // the likeliest, most likely first
+};
+
+// What the model thinks of the prompt: before any text, when asked for. The first token has no
+// predecessor and so no logprob.
+struct PromptEvent {
+  std::vector<int32_t> tokens;
+  std::vector<std::optional<TokenLogprobs>> logprobs;  // one for each token
+};
+
 // Text that may be sent: whole characters, never part of a stop string. `tokens` are the ids behind
 // it (may be empty when text was held back earlier).
 struct TextEvent {
   std::string text;
   std::vector<int32_t> tokens;
+  int32_t choice = 0;
+  std::vector<TokenLogprobs> logprobs = {};  // one for each of `tokens` when asked for, else empty
 };
 
+// Ends one choice; the request ends with the last of them.
 struct FinishEvent {
   FinishReason reason = FinishReason::kStop;
   std::optional<std::string> stop_string;  // the stop string that matched
-  Usage usage;
+  std::optional<int32_t> stop_token = {};  // the stop token that was sampled
+  int32_t choice = 0;
+  Usage usage;  // of this choice alone, except that every choice has the same prompt
   std::vector<int32_t> completion_tokens;  // every generated id, for the router's prefix index
 };
 
-// Ends the sequence; nothing follows.
+// Ends the request with all its choices; nothing follows.
 struct ErrorEvent {
   Error error;
 };
 
-using TokenEvent = std::variant<TextEvent, FinishEvent, ErrorEvent>;
+using TokenEvent = std::variant<PromptEvent, TextEvent, FinishEvent, ErrorEvent>;
 
 }  // namespace tandem::protocol
