@@ -30,6 +30,19 @@ Status check_sequence(const ops::SequenceRows& sequence, int32_t rows, int32_t n
   return {};
 }
 
+Status check_wanted(std::span<const int32_t> wanted, int32_t rows, size_t width, size_t room,
+                    const char* what) {
+  int32_t previous = -1;
+  for (const int32_t row : wanted) {
+    if (row <= previous || row >= rows)
+      return internal_error(std::string(what) + " rows must be ascending rows of the batch");
+    previous = row;
+  }
+  if (room < wanted.size() * width)
+    return internal_error(std::string("the buffer for ") + what + " is too small");
+  return {};
+}
+
 }  // namespace
 
 Status check_batch(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
@@ -54,16 +67,10 @@ Status check_batch(const ops::ForwardBatch& batch, const ops::PageArenaView& pag
     next_row += sequence.row_count;
   }
   if (next_row != rows) return internal_error("a batch's sequences must cover its rows in order");
-  int32_t previous = -1;
-  for (const int32_t row : batch.logit_rows) {
-    if (row <= previous || row >= rows)
-      return internal_error("logit rows must be ascending rows of the batch");
-    previous = row;
-  }
-  if (logits_size < batch.logit_rows.size() * static_cast<size_t>(config.vocab)) {
-    return internal_error("the logits buffer is too small");
-  }
-  return {};
+  TANDEM_CHECK(check_wanted(batch.logit_rows, rows, static_cast<size_t>(config.vocab), logits_size,
+                            "logits"));
+  return check_wanted(batch.hidden_rows, rows, static_cast<size_t>(config.hidden),
+                      batch.hidden_out.size(), "hidden states");
 }
 
 }  // namespace tandem::model

@@ -191,12 +191,17 @@ Status Llama::forward(const ops::ForwardBatch& batch, const ops::PageArenaView& 
     feed_forward_block(layer, rows);
     delta = buffers_.delta;
   }
-  if (batch.logit_rows.empty()) return {};
+  if (batch.logit_rows.empty() && batch.hidden_rows.empty()) return {};
   Activations normed = with_rows(buffers_.normed, rows);
   normed.blocks = nullptr;  // only the wanted rows are quantized, in predict()
   ops::add_rms_norm(executor_, delta, buffers_.x, weights_.final_norm.data(), config_.rms_eps,
                     normed);
-  predict(batch.logit_rows, normed, logits.data());
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  for (size_t i = 0; i < batch.hidden_rows.size(); ++i) {
+    std::memcpy(batch.hidden_out.data() + i * hidden, normed.values + batch.hidden_rows[i] * hidden,
+                hidden * sizeof(float));
+  }
+  if (!batch.logit_rows.empty()) predict(batch.logit_rows, normed, logits.data());
   return {};
 }
 

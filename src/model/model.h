@@ -21,7 +21,7 @@ enum class Numerics : uint8_t {
 struct ModelConfig {
   std::string architecture;  // "llama"
   int32_t layers = 0;
-  int32_t hidden = 0;
+  int32_t hidden = 0;  // floats of one hidden state (ForwardBatch.hidden_out)
   int32_t heads = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
@@ -56,9 +56,10 @@ class Model {
   virtual std::vector<PageGroup> page_groups() const;
   virtual ModelMemory memory() const = 0;
   // Runs `batch` (at most max_rows() rows) and writes logits[i * vocab .. ] for
-  // batch.logit_rows[i]. Deterministic and batch-invariant (DESIGN I13): a row's bits depend on its
-  // tokens and positions only. Called from one thread at a time. Non-finite logits are reported by
-  // the caller, not here.
+  // batch.logit_rows[i], as many as the caller asks for and has room for, and the hidden states
+  // that batch.hidden_rows asks for. Deterministic and batch-invariant (DESIGN I13): a row's bits
+  // depend on its tokens and positions only. Called from one thread at a time. Non-finite logits
+  // are reported by the caller, not here.
   virtual Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
                          std::span<float> logits) = 0;
   virtual int32_t max_rows() const = 0;

@@ -26,6 +26,10 @@ struct ForwardBatch {
   std::span<const int32_t> tokens;  // [rows]
   std::span<const SequenceRows> sequences;
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  // Rows whose hidden state after the final norm is wanted (embeddings), ascending, and where it
+  // goes: hidden_out[i * ModelConfig.hidden ..] for hidden_rows[i], float32.
+  std::span<const int32_t> hidden_rows = {};
+  std::span<float> hidden_out = {};
   // Called on the driving thread after layer `layer` has written all its K and V for every row. May
   // be empty.
   std::function<void(int32_t layer)> layer_done;
