@@ -8,7 +8,7 @@
 #include "engine/tokenizer_source.h"
 #include "model/registry.h"
 #include "ops/page_layout.h"
-#include "weights/gguf.h"
+#include "weights/checkpoint.h"
 
 namespace tandem::cli {
 namespace {
@@ -33,14 +33,14 @@ void print_config(const model::ModelConfig& config) {
   }
 }
 
-void print_tensors(const weights::GgufFile& file, bool all) {
+void print_tensors(const weights::Checkpoint& checkpoint, bool all) {
   struct Sum {
     size_t count = 0;
     size_t bytes = 0;
   };
   std::map<std::string, Sum> formats;
   int64_t parameters = 0;
-  for (const auto& tensor : file.tensors()) {
+  for (const auto& tensor : checkpoint.tensors()) {
     Sum& sum = formats[std::string(weights::format_name(tensor.format))];
     ++sum.count;
     sum.bytes += tensor.bytes.size();
@@ -65,7 +65,7 @@ int run_inspect(const Arguments& arguments) {
                           "Shows what is in a model file, and the memory that serving it takes.");
   std::string path;
   bool tensors = false;
-  options.positional(path, "MODEL", "path of a GGUF file");
+  options.positional(path, "MODEL", "path of a GGUF file or of a Hugging Face directory");
   options.flag(tensors, "tensors", "lists every tensor");
   options.example("tandem inspect models/smollm2-135m-instruct.Q4_1.gguf");
   auto parsed = options.parse(arguments);
@@ -74,18 +74,19 @@ int run_inspect(const Arguments& arguments) {
     std::fputs(parsed->help->c_str(), stdout);
     return 0;
   }
-  auto file = weights::GgufFile::open(path);
-  if (!file) return report(file.error());
-  std::printf("file             %s, %s\n", path.c_str(), format_bytes(file->file_bytes()).c_str());
-  std::printf("digest           %s\n", engine::lineage_of(*file).c_str());
-  const auto config = model::read_model_config(*file);
+  auto checkpoint = weights::Checkpoint::open(path);
+  if (!checkpoint) return report(checkpoint.error());
+  std::printf("file             %s, %s\n", path.c_str(),
+              format_bytes(checkpoint->file_bytes()).c_str());
+  std::printf("digest           %s\n", engine::lineage_of(*checkpoint).c_str());
+  const auto config = model::read_model_config(*checkpoint);
   if (!config) {
     std::printf("not servable     %s\n", config.error().message.c_str());
   } else {
     print_config(*config);
   }
-  print_tensors(*file, tensors);
-  const auto spec = engine::tokenizer_spec_of(*file);
+  print_tensors(*checkpoint, tensors);
+  const auto spec = engine::tokenizer_spec_of(*checkpoint);
   if (!spec) {
     std::printf("tokenizer        %s\n", spec.error().message.c_str());
   } else {

@@ -27,7 +27,11 @@ constexpr std::array<std::string_view, 6> kTurnEnds = {
 
 }  // namespace
 
-Result<text::TokenizerSpec> tokenizer_spec_of(const weights::GgufFile& file) {
+Result<text::TokenizerSpec> tokenizer_spec_of(const weights::Checkpoint& checkpoint) {
+  if (!checkpoint.is_gguf()) {
+    return make_error(400, "unsupported_tokenizer", "Only GGUF tokenizers are supported.");
+  }
+  const weights::GgufFile& file = *checkpoint.gguf();
   text::TokenizerSpec spec;
   TANDEM_TRY(model, file.string("tokenizer.ggml.model"));
   if (model != "gpt2") {
@@ -80,8 +84,8 @@ Result<text::TokenizerSpec> tokenizer_spec_of(const weights::GgufFile& file) {
   return spec;
 }
 
-std::string lineage_of(const weights::GgufFile& file) {
-  return numerics::to_hex(numerics::sha256(file.bytes()));
+std::string lineage_of(const weights::Checkpoint& checkpoint) {
+  return numerics::to_hex(checkpoint.digest());
 }
 
 }  // namespace tandem::engine

@@ -25,7 +25,7 @@ struct Layer {
 };
 
 struct Weights {
-  const weights::GgufTensor* embedding = nullptr;  // read in place, one row per token
+  const weights::Tensor* embedding = nullptr;  // read in place, one row per token
   std::vector<Layer> layers;
   std::vector<float> final_norm;
   PackedMatrix output;
@@ -112,9 +112,9 @@ Activations with_rows(Activations a, int32_t rows) {
 
 class Llama final : public Model {
  public:
-  Llama(weights::GgufFile file, ModelConfig config, Weights weights, ops::CpuExecutor executor,
-        Buffers buffers, const ModelOptions& options)
-      : file_(std::move(file)),
+  Llama(weights::Checkpoint checkpoint, ModelConfig config, Weights weights,
+        ops::CpuExecutor executor, Buffers buffers, const ModelOptions& options)
+      : checkpoint_(std::move(checkpoint)),
         config_(std::move(config)),
         weights_(std::move(weights)),
         executor_(std::move(executor)),
@@ -152,7 +152,7 @@ class Llama final : public Model {
   void feed_forward_block(const Layer& layer, int32_t rows);
   void predict(std::span<const int32_t> rows, const Activations& normed, float* logits);
 
-  weights::GgufFile file_;
+  weights::Checkpoint checkpoint_;
   ModelConfig config_;
   Weights weights_;
   ops::CpuExecutor executor_;
@@ -288,9 +288,9 @@ Result<std::vector<float>> load_rope_frequencies(TensorLoader& loader, const Mod
   return frequencies;
 }
 
-Result<Weights> load_weights(const weights::GgufFile& file, const ModelConfig& c,
+Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelConfig& c,
                              const ops::CpuExecutor& executor) {
-  TensorLoader loader(file, executor);
+  TensorLoader loader(checkpoint, executor);
   Weights w;
   TANDEM_TRY(embedding, loader.tensor("token_embd.weight", c.vocab, c.hidden));
   w.embedding = embedding;
@@ -312,22 +312,23 @@ Result<Weights> load_weights(const weights::GgufFile& file, const ModelConfig& c
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> load_llama(weights::GgufFile file, const ModelOptions& options) {
+Result<std::unique_ptr<Model>> load_llama(weights::Checkpoint checkpoint,
+                                          const ModelOptions& options) {
   if (options.max_rows < 1 || options.max_rows > (1 << 16)) {
     return internal_error("max_rows must be between 1 and 65536");
   }
-  TANDEM_TRY(config, read_llama_config(file));
+  TANDEM_TRY(config, read_llama_config(checkpoint));
   TANDEM_TRY(kernels, options.isa.empty() ? ops::cpu::select_kernels()
                                           : ops::cpu::select_kernels(options.isa));
   TANDEM_TRY(executor, ops::CpuExecutor::create(*kernels, options.threads, config.head_dim));
-  TANDEM_TRY(loaded, load_weights(file, config, executor));
+  TANDEM_TRY(loaded, load_weights(checkpoint, config, executor));
   Buffers buffers(config, options.max_rows, options.numerics == Numerics::kFast);
   if (!buffers.valid()) {
     return make_error(500, "out_of_memory",
                       "no memory for activations of " + std::to_string(options.max_rows) + " rows");
   }
-  file.release_resident();
-  return std::make_unique<Llama>(std::move(file), std::move(config), std::move(loaded),
+  checkpoint.release_resident();
+  return std::make_unique<Llama>(std::move(checkpoint), std::move(config), std::move(loaded),
                                  std::move(executor), std::move(buffers), options);
 }
 

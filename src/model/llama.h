@@ -8,11 +8,12 @@
 #include "base/result.h"
 #include "model/model.h"
 #include "model/registry.h"
-#include "weights/gguf.h"
+#include "weights/checkpoint.h"
 
 namespace tandem::model {
 
-Result<ModelConfig> read_llama_config(const weights::GgufFile& file);
-Result<std::unique_ptr<Model>> load_llama(weights::GgufFile file, const ModelOptions& options);
+Result<ModelConfig> read_llama_config(const weights::Checkpoint& checkpoint);
+Result<std::unique_ptr<Model>> load_llama(weights::Checkpoint checkpoint,
+                                          const ModelOptions& options);
 
 }  // namespace tandem::model

@@ -8,12 +8,7 @@ namespace {
 
 // Features that other files of this architecture use and this program does not: running them anyway
 // would give wrong text.
-Status refuse_unsupported(const weights::GgufFile& file, const ConfigReader& reader) {
-  if (file.find("split.count") != nullptr) {
-    TANDEM_TRY(parts, file.integer("split.count"));
-    if (parts > 1)
-      return unsupported_model("the model is split over several files; join them first");
-  }
+Status refuse_unsupported(const ConfigReader& reader) {
   if (reader.has("expert_count")) {
     TANDEM_TRY(experts, reader.integer("expert_count", 0, 1 << 20));
     if (experts > 0) return unsupported_model("mixture-of-experts models are not supported");
@@ -30,9 +25,11 @@ Status refuse_unsupported(const weights::GgufFile& file, const ConfigReader& rea
 
 }  // namespace
 
-Result<ModelConfig> read_llama_config(const weights::GgufFile& file) {
-  const ConfigReader reader(file, "llama");
-  TANDEM_CHECK(refuse_unsupported(file, reader));
+Result<ModelConfig> read_llama_config(const weights::Checkpoint& checkpoint) {
+  if (!checkpoint.is_gguf())
+    return unsupported_model("only GGUF files of this family are supported");
+  const ConfigReader reader(*checkpoint.gguf(), "llama");
+  TANDEM_CHECK(refuse_unsupported(reader));
   TANDEM_TRY(layers, reader.integer("block_count", 1, 1024));
   TANDEM_TRY(hidden, reader.integer("embedding_length", 1, 1 << 17));
   TANDEM_TRY(heads, reader.integer("attention.head_count", 1, 4096));
@@ -58,7 +55,7 @@ Result<ModelConfig> read_llama_config(const weights::GgufFile& file) {
     return invalid_model("llama.rope.dimension_count must be even and at most the head's length");
   }
 
-  const weights::GgufTensor* embedding = file.find_tensor("token_embd.weight");
+  const weights::Tensor* embedding = checkpoint.find_tensor("token_embd.weight");
   if (embedding == nullptr || embedding->dimension_count != 2) {
     return invalid_model("the model has no token embedding matrix");
   }
@@ -77,7 +74,7 @@ Result<ModelConfig> read_llama_config(const weights::GgufFile& file) {
   config.rms_eps = epsilon;
   config.rope_theta = theta;
   config.rope_dims = rope_dims;
-  config.tied_embedding = file.find_tensor("output.weight") == nullptr;
+  config.tied_embedding = checkpoint.find_tensor("output.weight") == nullptr;
   return config;
 }
 

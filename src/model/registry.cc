@@ -7,16 +7,20 @@ namespace {
 
 struct Family {
   std::string_view architecture;
-  Result<ModelConfig> (*read_config)(const weights::GgufFile& file);
-  Result<std::unique_ptr<Model>> (*load)(weights::GgufFile file, const ModelOptions& options);
+  Result<ModelConfig> (*read_config)(const weights::Checkpoint& checkpoint);
+  Result<std::unique_ptr<Model>> (*load)(weights::Checkpoint checkpoint,
+                                         const ModelOptions& options);
 };
 
 constexpr Family kFamilies[] = {
     {"llama", read_llama_config, load_llama},
 };
 
-Result<const Family*> family_of(const weights::GgufFile& file) {
-  TANDEM_TRY(architecture, file.string("general.architecture"));
+Result<const Family*> family_of(const weights::Checkpoint& checkpoint) {
+  if (!checkpoint.is_gguf()) {
+    return make_error(400, "unsupported_model", "only GGUF models are supported");
+  }
+  TANDEM_TRY(architecture, checkpoint.gguf()->string("general.architecture"));
   std::string known;
   for (const Family& family : kFamilies) {
     if (family.architecture == architecture) return &family;
@@ -29,15 +33,20 @@ Result<const Family*> family_of(const weights::GgufFile& file) {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOptions& options) {
-  TANDEM_TRY(file, weights::GgufFile::open(path));
-  TANDEM_TRY(family, family_of(file));
-  return family->load(std::move(file), options);
+Result<std::unique_ptr<Model>> load_model(weights::Checkpoint checkpoint,
+                                          const ModelOptions& options) {
+  TANDEM_TRY(family, family_of(checkpoint));
+  return family->load(std::move(checkpoint), options);
 }
 
-Result<ModelConfig> read_model_config(const weights::GgufFile& file) {
-  TANDEM_TRY(family, family_of(file));
-  return family->read_config(file);
+Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOptions& options) {
+  TANDEM_TRY(checkpoint, weights::Checkpoint::open(path));
+  return load_model(std::move(checkpoint), options);
+}
+
+Result<ModelConfig> read_model_config(const weights::Checkpoint& checkpoint) {
+  TANDEM_TRY(family, family_of(checkpoint));
+  return family->read_config(checkpoint);
 }
 
 std::vector<std::string_view> known_architectures() {

@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "model/model.h"
-#include "weights/gguf.h"
+#include "weights/checkpoint.h"
 
 namespace tandem::model {
 
@@ -21,13 +21,16 @@ struct ModelOptions {
   std::string isa;  // "scalar", "avx2", "avx512"; empty: TANDEM_ISA, else the machine's highest
 };
 
-// Maps the GGUF at `path`, checks it and packs its weights. Errors (all 400 but out_of_memory) say
-// what the file lacks or what this program does not support: "model_not_found", "invalid_model",
-// "unsupported_model", "unsupported_isa".
+// Checks the checkpoint and packs its weights; it stays open for what is read in place. Errors (all
+// 400 but out_of_memory) say what the file lacks or what this program does not support:
+// "model_not_found", "invalid_model", "unsupported_model", "unsupported_isa".
+Result<std::unique_ptr<Model>> load_model(weights::Checkpoint checkpoint,
+                                          const ModelOptions& options);
+// Opens `path` (weights::Checkpoint::open) first.
 Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOptions& options);
 
 // Reads only the configuration, for `inspect` and for memory budgets before loading.
-Result<ModelConfig> read_model_config(const weights::GgufFile& file);
+Result<ModelConfig> read_model_config(const weights::Checkpoint& checkpoint);
 
 // Architectures that load_model() knows, as GGUF names them.
 std::vector<std::string_view> known_architectures();

@@ -4,9 +4,9 @@
 
 namespace tandem::model {
 
-Result<const weights::GgufTensor*> TensorLoader::tensor(const std::string& name, int32_t rows,
-                                                        int32_t columns) {
-  const weights::GgufTensor* found = file_.find_tensor(name);
+Result<const weights::Tensor*> TensorLoader::tensor(const std::string& name, int32_t rows,
+                                                    int32_t columns) {
+  const weights::Tensor* found = checkpoint_.find_tensor(name);
   if (found == nullptr) return invalid_model("the model has no tensor " + name);
   if (found->columns() != columns || found->rows() != rows) {
     return invalid_model("tensor " + name + " is " + std::to_string(found->rows()) + " x " +
@@ -35,7 +35,7 @@ Result<std::vector<float>> TensorLoader::vector(const std::string& name, int32_t
 }
 
 Status TensorLoader::finish() const {
-  for (const weights::GgufTensor& found : file_.tensors()) {
+  for (const weights::Tensor& found : checkpoint_.tensors()) {
     if (!taken_.contains(found.name)) {
       return unsupported_model("the model has a tensor that its architecture does not use here: " +
                                found.name.substr(0, 128));

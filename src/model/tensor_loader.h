@@ -1,6 +1,6 @@
-// Takes a file's tensors by name and shape and packs them; remembers which were taken, so that a
-// file with tensors that the architecture does not know (biases, experts, adapters) is refused
-// instead of being run wrongly.
+// Takes a checkpoint's tensors by name and shape and packs them; remembers which were taken, so
+// that a file with tensors that the architecture does not know (biases, experts, adapters) is
+// refused instead of being run wrongly.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@
 #include "base/result.h"
 #include "ops/executor.h"
 #include "ops/packed_matrix.h"
-#include "weights/gguf.h"
+#include "weights/checkpoint.h"
 
 namespace tandem::model {
 
 class TensorLoader {
  public:
   // Both outlive the loader.
-  TensorLoader(const weights::GgufFile& file, const ops::CpuExecutor& executor)
-      : file_(file), executor_(executor) {}
+  TensorLoader(const weights::Checkpoint& checkpoint, const ops::CpuExecutor& executor)
+      : checkpoint_(checkpoint), executor_(executor) {}
 
-  bool has(std::string_view name) const { return file_.find_tensor(name) != nullptr; }
+  bool has(std::string_view name) const { return checkpoint_.find_tensor(name) != nullptr; }
   // The raw tensor; `rows` outputs by `columns` inputs.
-  Result<const weights::GgufTensor*> tensor(const std::string& name, int32_t rows, int32_t columns);
+  Result<const weights::Tensor*> tensor(const std::string& name, int32_t rows, int32_t columns);
   Result<ops::PackedMatrix> matrix(const std::string& name, int32_t rows, int32_t columns);
   // A vector decoded to float32.
   Result<std::vector<float>> vector(const std::string& name, int32_t size);
@@ -34,7 +34,7 @@ class TensorLoader {
   size_t bytes() const { return bytes_; }  // of everything handed out so far, as packed or decoded
 
  private:
-  const weights::GgufFile& file_;
+  const weights::Checkpoint& checkpoint_;
   const ops::CpuExecutor& executor_;
   std::set<std::string, std::less<>> taken_;
   size_t bytes_ = 0;

@@ -96,7 +96,7 @@ void quantize(const CpuExecutor& executor, const Activations& x) {
   });
 }
 
-void embed(const CpuExecutor& executor, const weights::GgufTensor& table,
+void embed(const CpuExecutor& executor, const weights::Tensor& table,
            std::span<const int32_t> tokens, float* out) {
   const auto columns = static_cast<size_t>(table.columns());
   executor.threads().parallel([&](int thread, int count) {

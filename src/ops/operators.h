@@ -15,7 +15,7 @@
 #include "ops/forward_batch.h"
 #include "ops/packed_matrix.h"
 #include "ops/page_layout.h"
-#include "weights/gguf.h"
+#include "weights/tensor.h"
 
 namespace tandem::ops {
 
@@ -57,7 +57,7 @@ void add_rms_norm(const CpuExecutor& executor, const float* delta, float* x, con
 void quantize(const CpuExecutor& executor, const Activations& x);
 
 // Rows of a token embedding matrix, decoded from the file. Tokens must be in range.
-void embed(const CpuExecutor& executor, const weights::GgufTensor& table,
+void embed(const CpuExecutor& executor, const weights::Tensor& table,
            std::span<const int32_t> tokens, float* out);
 
 // cos_sin[row][pairs]{cos, sin} of position * frequency[pair], the angle rounded to float32 as the

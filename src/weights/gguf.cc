@@ -150,7 +150,7 @@ std::optional<double> load_real(GgufType type, std::span<const std::byte> bytes,
 
 // A tensor as the directory lists it, before its data range is known to be inside the file.
 struct Entry {
-  GgufTensor tensor;
+  Tensor tensor;
   uint64_t offset = 0;
   uint64_t size = 0;
 };
@@ -279,7 +279,7 @@ const GgufValue* GgufFile::find(std::string_view key) const {
   return it == metadata_.end() ? nullptr : &it->second;
 }
 
-const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
+const Tensor* GgufFile::find_tensor(std::string_view name) const {
   const auto it = tensor_index_.find(name);
   return it == tensor_index_.end() ? nullptr : &tensors_[it->second];
 }

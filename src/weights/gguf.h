@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "weights/format.h"
 #include "weights/mapped_file.h"
+#include "weights/tensor.h"
 
 namespace tandem::weights {
 
@@ -54,22 +54,6 @@ struct GgufValue {
   std::span<const std::byte> bytes;
 };
 
-struct GgufTensor {
-  std::string name;
-  Format format = Format::kF32;
-  // GGUF's order: dimension 0 is the fastest (input features). Unused dimensions are 1.
-  int64_t dimensions[4] = {1, 1, 1, 1};
-  int32_t dimension_count = 1;
-  std::span<const std::byte> bytes;
-
-  int64_t columns() const { return dimensions[0]; }
-  int64_t rows() const { return dimensions[1] * dimensions[2] * dimensions[3]; }
-  std::span<const std::byte> row(int64_t index) const {
-    const size_t size = row_bytes(format, columns());
-    return bytes.subspan(static_cast<size_t>(index) * size, size);
-  }
-};
-
 class GgufFile {
  public:
   // Maps and parses. All errors have code "invalid_model" or "model_not_found" and name what is
@@ -79,8 +63,8 @@ class GgufFile {
   static Result<GgufFile> parse(std::span<const std::byte> bytes, const GgufLimits& limits = {});
 
   const GgufValue* find(std::string_view key) const;
-  const GgufTensor* find_tensor(std::string_view name) const;
-  const std::vector<GgufTensor>& tensors() const { return tensors_; }
+  const Tensor* find_tensor(std::string_view name) const;
+  const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
 
   // Typed access. An absent key, a value of another kind, or one out of range is an error that
@@ -109,7 +93,7 @@ class GgufFile {
   std::optional<MappedFile> file_;
   std::span<const std::byte> bytes_;
   std::map<std::string, GgufValue, std::less<>> metadata_;
-  std::vector<GgufTensor> tensors_;
+  std::vector<Tensor> tensors_;
   std::map<std::string, size_t, std::less<>> tensor_index_;
 };
 

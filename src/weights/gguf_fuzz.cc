@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     (void)file->integers(key);
     (void)file->reals(key);
   }
-  for (const GgufTensor& tensor : file->tensors()) {
+  for (const Tensor& tensor : file->tensors()) {
     std::vector<float> row(static_cast<size_t>(tensor.columns()));
     dequantize_row(tensor.format, tensor.row(0), row);
     dequantize_row(tensor.format, tensor.row(tensor.rows() - 1), row);

@@ -42,7 +42,7 @@ TEST(Gguf, ReadsBackWhatWasWritten) {
   EXPECT_EQ(file->strings("words").value(), (std::vector<std::string_view>{"a", "", "ccc"}));
   EXPECT_EQ(file->integers("numbers").value(), (std::vector<int64_t>{-1, 2}));
   EXPECT_EQ(file->reals("reals").value(), std::vector<float>{0.25F});
-  const GgufTensor* w = file->find_tensor("w");
+  const Tensor* w = file->find_tensor("w");
   ASSERT_NE(w, nullptr);
   EXPECT_EQ(w->rows(), 2);
   EXPECT_EQ(w->columns(), 32);
@@ -83,7 +83,7 @@ TEST(Gguf, RandomDamageNeverCrashesAndTensorsStayInside) {
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     const auto file = GgufFile::parse(bytes);
     if (!file) continue;
-    for (const GgufTensor& tensor : file->tensors()) {
+    for (const Tensor& tensor : file->tensors()) {
       ASSERT_GE(tensor.bytes.data(), bytes.data());
       ASSERT_LE(tensor.bytes.data() + tensor.bytes.size(), bytes.data() + bytes.size());
     }

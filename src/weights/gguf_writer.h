@@ -72,7 +72,7 @@ class GgufWriter {
     put(out, metadata_count_);
     out.insert(out.end(), metadata_.begin(), metadata_.end());
     uint64_t offset = 0;
-    for (const Tensor& tensor : tensors_) {
+    for (const Item& tensor : tensors_) {
       put_string(out, tensor.name);
       put(out, static_cast<uint32_t>(tensor.dimensions.size()));
       for (const int64_t dimension : tensor.dimensions) put(out, dimension);
@@ -81,7 +81,7 @@ class GgufWriter {
       offset += round_up(tensor.bytes.size());
     }
     out.resize(round_up(out.size()));
-    for (const Tensor& tensor : tensors_) {
+    for (const Item& tensor : tensors_) {
       out.insert(out.end(), tensor.bytes.begin(), tensor.bytes.end());
       out.resize(round_up(out.size()));
     }
@@ -89,7 +89,7 @@ class GgufWriter {
   }
 
  private:
-  struct Tensor {
+  struct Item {
     std::string name;
     Format format;
     std::vector<int64_t> dimensions;
@@ -125,7 +125,7 @@ class GgufWriter {
 
   std::vector<std::byte> metadata_;
   uint64_t metadata_count_ = 0;
-  std::vector<Tensor> tensors_;
+  std::vector<Item> tensors_;
 };
 
 }  // namespace tandem::weights

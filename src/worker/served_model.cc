@@ -7,7 +7,7 @@
 #include "engine/tokenizer_source.h"
 #include "model/registry.h"
 #include "numerics/digest.h"
-#include "weights/gguf.h"
+#include "weights/checkpoint.h"
 
 namespace tandem::worker {
 namespace {
@@ -20,8 +20,8 @@ std::string default_name(const std::string& path) {
   return name;
 }
 
-Status load_text(const weights::GgufFile& file, ServedModel& served) {
-  TANDEM_TRY(spec, engine::tokenizer_spec_of(file));
+Status load_text(const weights::Checkpoint& checkpoint, ServedModel& served) {
+  TANDEM_TRY(spec, engine::tokenizer_spec_of(checkpoint));
   const std::string source = spec.chat_template;
   TANDEM_TRY(tokenizer, text::Tokenizer::create(std::move(spec)));
   served.tokenizer = std::move(tokenizer);
@@ -45,9 +45,9 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
     script = std::move(read);
     path = script.tokenizer;
   }
-  TANDEM_TRY(file, weights::GgufFile::open(path));
-  TANDEM_CHECK(load_text(file, served));
-  served.lineage = !options.lineage.empty() ? options.lineage : engine::lineage_of(file);
+  TANDEM_TRY(checkpoint, weights::Checkpoint::open(path));
+  TANDEM_CHECK(load_text(checkpoint, served));
+  served.lineage = !options.lineage.empty() ? options.lineage : engine::lineage_of(checkpoint);
   if (scripted) {
     served.lineage += "/" + options.model;
     served.prefill_chunk =
@@ -56,13 +56,13 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
                                                served.prefill_chunk + options.max_sequences);
     return served;
   }
-  TANDEM_TRY(config, model::read_model_config(file));
+  TANDEM_TRY(config, model::read_model_config(checkpoint));
   served.prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : config.context_length;
-  TANDEM_TRY(loaded,
-             model::load_model(path, {.numerics = options.numerics,
-                                      .threads = options.threads,
-                                      .max_rows = served.prefill_chunk + options.max_sequences,
-                                      .isa = ""}));
+  TANDEM_TRY(loaded, model::load_model(std::move(checkpoint),
+                                       {.numerics = options.numerics,
+                                        .threads = options.threads,
+                                        .max_rows = served.prefill_chunk + options.max_sequences,
+                                        .isa = ""}));
   served.model = std::move(loaded);
   if (served.tokenizer->vocab_size() > served.model->config().vocab) {
     return make_error(400, "invalid_model",
