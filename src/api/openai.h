@@ -96,16 +96,7 @@ class ResponseRenderer {
   std::optional<Error> error_;
 };
 
-// "data: {...}\n\n".
-std::string sse_frame(const JsonValue& json);
-inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
-// What ends a stream that fails after its first byte: an error frame and [DONE].
-std::string sse_error(const Error& error);
-
 JsonValue usage_json(const protocol::Usage& usage);
-// {"error": {"message", "type", "param", "code"}}
-JsonValue error_json(const Error& error);
-std::string error_body(const Error& error);
 // {"object": "list", "data": [...]} with max_model_len when it is positive.
 std::string models_body(std::span<const std::string> ids, int64_t created, int64_t context_length);
 

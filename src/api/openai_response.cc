@@ -3,6 +3,7 @@
 
 #include "api/fields.h"
 #include "api/openai.h"
+#include "base/reply_text.h"
 
 namespace tandem::api {
 
@@ -10,23 +11,6 @@ namespace {
 
 const char* finish_name(protocol::FinishReason reason) {
   return reason == protocol::FinishReason::kLength ? "length" : "stop";
-}
-
-const char* error_type(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 429:
-      return "rate_limit_error";
-    case 503:
-      return "service_unavailable_error";
-    default:
-      return status >= 500 ? "server_error" : "invalid_request_error";
-  }
 }
 
 Error aborted() { return {503, "request_aborted", "the request was aborted before it finished"}; }
@@ -45,28 +29,6 @@ JsonValue completion_report(const protocol::FinishEvent& finish) {
 }
 
 }  // namespace
-
-std::string sse_frame(const JsonValue& json) {
-  std::string frame = "data: ";
-  json.dump_to(frame);
-  frame += "\n\n";
-  return frame;
-}
-
-JsonValue error_json(const Error& error) {
-  JsonValue detail = JsonValue::object();
-  detail.set("message", JsonValue::string(error.message));
-  detail.set("type", JsonValue::string(error_type(error.status)));
-  detail.set("param", error.pointer ? JsonValue::string(*error.pointer) : JsonValue());
-  detail.set("code", JsonValue::string(error.code));
-  return JsonValue::object({{"error", std::move(detail)}});
-}
-
-std::string error_body(const Error& error) { return error_json(error).dump(); }
-
-std::string sse_error(const Error& error) {
-  return sse_frame(error_json(error)) + std::string(kSseDone);
-}
 
 JsonValue usage_json(const protocol::Usage& usage) {
   JsonValue json = JsonValue::object();

@@ -2,6 +2,7 @@
 
 #include "base/json_splice.h"
 #include "base/json_value.h"
+#include "base/reply_text.h"
 
 namespace tandem {
 namespace {
@@ -95,6 +96,23 @@ TEST(JsonSplice, LeavesOtherBytesAlone) {
   EXPECT_EQ(*json_replace_member("{\"a\":1,\"b\":[2]}", "b", "3"), "{\"a\":1,\"b\":3}");
   EXPECT_EQ(*json_insert_member("{}", "b", "3"), "{\"b\":3}");
   EXPECT_FALSE(json_insert_member("[1]", "b", "3"));
+}
+
+TEST(SseFrame, WritesOneDataLinePerLine) {
+  EXPECT_EQ(sse_frame("a"), "data: a\n\n");
+  EXPECT_EQ(sse_frame("a\nb"), "data: a\ndata: b\n\n");
+  EXPECT_EQ(sse_frame(""), "data: \n\n");
+}
+
+TEST(ErrorBody, HasTheFourFieldsOfOpenAi) {
+  EXPECT_EQ(error_body({400, "bad", "why \xFF", "/a/0/b~1c"}),
+            "{\"error\":{\"message\":\"why "
+            "\uFFFD\",\"type\":\"invalid_request_error\",\"param\":\"a[0].b/c\","
+            "\"code\":\"bad\"}}");
+  EXPECT_EQ(error_body({503, "busy", "no", ""}),
+            R"({"error":{"message":"no","type":"server_error","param":null,"code":"busy"}})");
+  EXPECT_EQ(error_json({429, "x", "y"}).find("error")->find("type")->as_string(),
+            "rate_limit_error");
 }
 
 }  // namespace

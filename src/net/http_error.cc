@@ -1,4 +1,3 @@
-#include "base/json_value.h"
 #include "net/http_server.h"
 
 namespace tandem::net {
@@ -56,17 +55,15 @@ std::string_view http_reason(int status) {
   }
 }
 
-std::string http_error_body(const Error& error) {
-  std::string_view type = "server_error";
-  if (error.status < 500) type = error.status == 429 ? "rate_limit_error" : "invalid_request_error";
-  JsonValue fields = JsonValue::object();
-  fields.set("message", JsonValue::string(error.message));
-  fields.set("type", JsonValue::string(std::string(type)));
-  fields.set("param", error.pointer ? JsonValue::string(*error.pointer) : JsonValue());
-  fields.set("code", JsonValue::string(error.code));
-  JsonValue body = JsonValue::object();
-  body.set("error", std::move(fields));
-  return body.dump();
+Headers error_headers(const Error& error) {
+  Headers headers{{"Content-Type", "application/json"}};
+  const int status = error.status;
+  if (status == 401) headers.add("WWW-Authenticate", "Bearer");
+  // Clients that retry at all wait as long as they are told; Codex does not retry a 429 without it.
+  if (status == 429 || status == 503) headers.add("Retry-After", "1");
+  const bool passes = status == 408 || status == 409 || status == 425 || status == 429;
+  if (status < 500 && !passes) headers.add("x-should-retry", "false");
+  return headers;
 }
 
 }  // namespace tandem::net

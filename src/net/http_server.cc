@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "base/reply_text.h"
 #include "net/connection.h"
 #include "net/http_parse.h"
 #include "observe/log.h"
@@ -154,7 +155,7 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
     started_ = finished_ = false;
     minor_version_ = 1;
     head_request_ = parser_.head_complete() && parser_.method() == "HEAD";
-    co_await send(error.status, {{"Content-Type", "application/json"}}, http_error_body(error));
+    co_await send(error.status, error_headers(error), error_body(error));
   }
 
   // Feeds the parser until `done`. False when the connection should end (an error has then been
@@ -253,9 +254,8 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
     if (!keep_alive()) closing_ = true;
     if (!started_ && !client_gone()) {
       if (!failed) observe::log_error("the handler of {} did not answer", request.path);
-      co_await send(
-          500, {{"Content-Type", "application/json"}},
-          http_error_body(Error{500, "internal_error", "the server failed to handle the request"}));
+      const Error error{500, "internal_error", "the server failed to handle the request"};
+      co_await send(error.status, error_headers(error), error_body(error));
     } else if (!finished_) {
       abort();
     }
@@ -361,10 +361,10 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
 
   void admit(std::unique_ptr<Stream> stream) {
     if (sessions_.size() >= options_.max_connections) {
-      const std::string body =
-          http_error_body(Error{503, "too_many_connections", "too many connections; retry later"});
+      const Error error{503, "too_many_connections", "too many connections; retry later"};
+      const std::string body = error_body(error);
       const std::string text =
-          head_text(503, {{"Content-Type", "application/json"}, {"Retry-After", "1"}},
+          head_text(error.status, error_headers(error),
                     "Content-Length: " + std::to_string(body.size()) + "\r\n", false, 1) +
           body;
       const iovec piece{const_cast<char*>(text.data()), text.size()};

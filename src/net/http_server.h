@@ -94,8 +94,9 @@ class HttpServer {
   std::shared_ptr<Impl> impl_;
 };
 
-// The body of every error answer: {"error":{"message","type","param","code"}}.
-std::string http_error_body(const Error& error);
+// The fields of every error answer (its body is base's error_body): Content-Type, WWW-Authenticate
+// on 401, Retry-After on 429 and 503, "x-should-retry: false" where a repetition cannot help.
+Headers error_headers(const Error& error);
 std::string_view http_reason(int status);
 
 }  // namespace tandem::net

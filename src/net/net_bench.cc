@@ -2,6 +2,7 @@
 // halves), one streamed chunk, parsing a head, framing a stream.
 #include <benchmark/benchmark.h>
 
+#include "base/reply_text.h"
 #include "net/http_client.h"
 #include "net/http_parse.h"
 #include "net/http_server.h"

@@ -94,19 +94,4 @@ std::string SseFramer::take_rest() {
   return rest;
 }
 
-std::string sse_frame(std::string_view data) {
-  std::string out;
-  size_t begin = 0;
-  while (true) {
-    const size_t end = data.find('\n', begin);
-    out += "data: ";
-    out += data.substr(begin, end == std::string_view::npos ? std::string_view::npos : end - begin);
-    out += '\n';
-    if (end == std::string_view::npos) break;
-    begin = end + 1;
-  }
-  out += '\n';
-  return out;
-}
-
 }  // namespace tandem::net

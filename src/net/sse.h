@@ -44,8 +44,4 @@ class SseFramer {
   bool after_cr_ = false;  // the byte before scan_ was a CR
 };
 
-// `data: <line>` for each line of `data`, and the blank line.
-std::string sse_frame(std::string_view data);
-inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
-
 }  // namespace tandem::net

@@ -90,11 +90,5 @@ TEST(SseFramer, LongStreamsDoNotGrowTheBuffer) {
   EXPECT_EQ(framer.buffered(), 0U);
 }
 
-TEST(SseFrame, WritesOneDataLinePerLine) {
-  EXPECT_EQ(sse_frame("a"), "data: a\n\n");
-  EXPECT_EQ(sse_frame("a\nb"), "data: a\ndata: b\n\n");
-  EXPECT_EQ(sse_frame(""), "data: \n\n");
-}
-
 }  // namespace
 }  // namespace tandem::net

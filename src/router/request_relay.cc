@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "api/openai.h"
+#include "base/reply_text.h"
+#include "router/request_id.h"
 #include "router/request_run.h"
 
 namespace tandem::router {
@@ -110,7 +112,6 @@ net::Headers RequestRun::reply_headers(const net::Headers& from) const {
                       net::equal_ignoring_case(name, kRequestId);
     if (!ours && !net::is_hop_by_hop(name, from)) made.add(name, value);
   }
-  made.add(std::string(kRequestId), checked_.request_id);
   return made;
 }
 
@@ -209,7 +210,7 @@ net::asio::awaitable<bool> RequestRun::relay_frame(LegRun& leg, net::SseFrame& f
       leg_failed(leg, LegFailure::kFailed, terminal.error());
       co_return false;
     }
-    if (checked_.include_usage || checked_.report) out += net::sse_frame(terminal->json);
+    if (checked_.include_usage || checked_.report) out += sse_frame(terminal->json);
     co_return true;
   }
   out += frame.raw;
@@ -279,17 +280,15 @@ net::asio::awaitable<void> RequestRun::answer_at_last() {
                                std::move(error_reply_->body));
       break;
     case Decision::Kind::kAnswer: {
-      net::Headers headers{{"Content-Type", "application/json"},
-                           {std::string(kRequestId), checked_.request_id}};
-      if (last.error.status == 503) headers.add("Retry-After", "1");
       summary_.status = last.error.status;
-      co_await responder_.send(last.error.status, std::move(headers), api::error_body(last.error));
+      co_await responder_.send(last.error.status, net::error_headers(last.error),
+                               error_body(last.error));
       break;
     }
     case Decision::Kind::kBreak:
       metrics.broken_streams.add();
       if (!stream_finished_) {
-        const std::string frames = api::sse_error(last.error);
+        const std::string frames = sse_error(last.error);
         co_await responder_.write(frames);
         co_await responder_.finish();
       }

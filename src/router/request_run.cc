@@ -7,6 +7,7 @@
 #include "api/openai.h"
 #include "base/json_splice.h"
 #include "observe/log.h"
+#include "router/request_id.h"
 
 namespace tandem::router {
 

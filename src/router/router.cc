@@ -4,10 +4,10 @@
 #include <array>
 #include <utility>
 
-#include <sys/random.h>
-
 #include "api/openai.h"
+#include "base/reply_text.h"
 #include "observe/log.h"
+#include "router/request_id.h"
 #include "router/request_run.h"
 #include "router/router_core.h"
 
@@ -25,13 +25,8 @@ awaitable<int> answer(net::HttpResponder& responder, int status, std::string bod
   co_return status;
 }
 
-awaitable<int> answer_error(net::HttpResponder& responder, const Error& error,
-                            const std::string& request_id = "") {
-  net::Headers headers = json_headers();
-  if (!request_id.empty()) headers.add(std::string(kRequestId), request_id);
-  if (error.status == 401) headers.add("WWW-Authenticate", "Bearer");
-  if (error.status == 503) headers.add("Retry-After", "1");
-  return answer(responder, error.status, api::error_body(error), std::move(headers));
+awaitable<int> answer_error(net::HttpResponder& responder, const Error& error) {
+  return answer(responder, error.status, error_body(error), net::error_headers(error));
 }
 
 // Takes as long for a wrong key as for the right one, wherever they differ.
@@ -54,14 +49,6 @@ bool has_key(const net::HttpRequest& request, const std::vector<std::string>& ke
   bool found = false;
   for (const std::string& key : keys) found |= !key.empty() && same_secret(given, key);
   return found;
-}
-
-std::string request_id_of(const net::HttpRequest& request) {
-  const std::string_view given = request.headers.get(kRequestId);
-  const bool good =
-      !given.empty() && given.size() <= 128 &&
-      std::all_of(given.begin(), given.end(), [](char c) { return c > 0x20 && c < 0x7f; });
-  return good ? std::string(given) : mint_id();
 }
 
 // DESIGN §5: the first that is present.
@@ -133,13 +120,13 @@ void log_refusal(const RouterCore& core, const net::HttpRequest& request,
 }
 
 awaitable<int> generate(std::shared_ptr<RouterCore> core, api::Endpoint endpoint,
-                        net::HttpRequest& request, net::HttpResponder& responder) {
+                        net::HttpRequest& request, IdentifiedResponder& responder) {
   const TimePoint begin = std::chrono::steady_clock::now();
-  const std::string request_id = request_id_of(request);
+  const std::string& request_id = responder.id();
   Result<CheckedRequest> checked = check(*core, endpoint, request);
   if (!checked) {
     log_refusal(*core, request, request_id, checked.error());
-    co_return co_await answer_error(responder, checked.error(), request_id);
+    co_return co_await answer_error(responder, checked.error());
   }
   checked->request_id = request_id;
   const auto run = std::make_shared<RequestRun>(core, request, responder, std::move(*checked));
@@ -168,22 +155,22 @@ struct Route {
   const char* path;
   const char* method;
   bool open;  // needs no key
-  awaitable<int> (*handle)(std::shared_ptr<RouterCore>, net::HttpRequest&, net::HttpResponder&);
+  awaitable<int> (*handle)(std::shared_ptr<RouterCore>, net::HttpRequest&, IdentifiedResponder&);
 };
 
 using CorePointer = std::shared_ptr<RouterCore>;
 
 awaitable<int> chat_route(CorePointer core, net::HttpRequest& request,
-                          net::HttpResponder& responder) {
+                          IdentifiedResponder& responder) {
   return generate(std::move(core), api::Endpoint::kChatCompletions, request, responder);
 }
 
 awaitable<int> completions_route(CorePointer core, net::HttpRequest& request,
-                                 net::HttpResponder& responder) {
+                                 IdentifiedResponder& responder) {
   return generate(std::move(core), api::Endpoint::kCompletions, request, responder);
 }
 
-awaitable<int> models_route(CorePointer core, net::HttpRequest&, net::HttpResponder& responder) {
+awaitable<int> models_route(CorePointer core, net::HttpRequest&, IdentifiedResponder& responder) {
   const auto& model = core->registry.model();
   std::vector<std::string> ids;
   if (model) ids.push_back(model->id);
@@ -193,7 +180,7 @@ awaitable<int> models_route(CorePointer core, net::HttpRequest&, net::HttpRespon
 
 template <Result<std::string> (*Work)(const ServedModel&, const std::string&)>
 awaitable<int> local_route(CorePointer core, net::HttpRequest& request,
-                           net::HttpResponder& responder) {
+                           IdentifiedResponder& responder) {
   const auto model = core->registry.model();
   if (!model) co_return co_await answer_error(responder, not_ready_error());
   Result<std::string> body = Work(*model, request.body);
@@ -201,23 +188,29 @@ awaitable<int> local_route(CorePointer core, net::HttpRequest& request,
   co_return co_await answer(responder, 200, std::move(*body));
 }
 
-awaitable<int> health_route(CorePointer, net::HttpRequest&, net::HttpResponder& responder) {
+awaitable<int> health_route(CorePointer, net::HttpRequest&, IdentifiedResponder& responder) {
   return answer(responder, 200, R"({"status":"ok"})");
 }
 
-awaitable<int> ready_route(CorePointer core, net::HttpRequest&, net::HttpResponder& responder) {
+awaitable<int> ready_route(CorePointer core, net::HttpRequest&, IdentifiedResponder& responder) {
   if (core->draining) return answer_error(responder, draining_error());
   if (!core->registry.ready()) return answer_error(responder, not_ready_error());
   return answer(responder, 200, R"({"status":"ready"})");
 }
 
-awaitable<int> metrics_route(CorePointer core, net::HttpRequest&, net::HttpResponder& responder) {
+awaitable<int> metrics_route(CorePointer core, net::HttpRequest&, IdentifiedResponder& responder) {
   core->metrics.sample(core->registry, core->ledger, core->prefixes);
   return answer(responder, 200, core->metrics_store.render(),
                 {{"Content-Type", observe::kMetricsContentType}});
 }
 
+// Agents open their connection with HEAD / and take any answer.
+awaitable<int> root_route(CorePointer, net::HttpRequest&, IdentifiedResponder& responder) {
+  return answer(responder, 200, R"({"name":"tandem"})");
+}
+
 constexpr std::array kRoutes = {
+    Route{"/", "GET", true, root_route},
     Route{"/v1/chat/completions", "POST", false, chat_route},
     Route{"/v1/completions", "POST", false, completions_route},
     Route{"/v1/models", "GET", false, models_route},
@@ -228,8 +221,23 @@ constexpr std::array kRoutes = {
     Route{"/metrics", "GET", false, metrics_route},
 };
 
+// A JSON route takes JSON. A missing Content-Type is taken for it.
+Status check_content_type(const net::HttpRequest& request) {
+  std::string_view type = request.headers.get("content-type");
+  type = type.substr(0, type.find(';'));
+  while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
+  const bool json =
+      type.empty() || net::equal_ignoring_case(type, "application/json") ||
+      (type.size() > 5 && net::equal_ignoring_case(type.substr(type.size() - 5), "+json"));
+  if (json) return {};
+  return make_error(400, "unsupported_content_type",
+                    "send the body as 'Content-Type: application/json', not '" +
+                        std::string(type.substr(0, 100)) + "'");
+}
+
 awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& request,
-                       net::HttpResponder& responder) {
+                       net::HttpResponder& plain_responder) {
+  IdentifiedResponder responder(plain_responder, request_id_of(request));
   const auto route = std::find_if(kRoutes.begin(), kRoutes.end(),
                                   [&](const Route& row) { return request.path == row.path; });
   const bool known = route != kRoutes.end();
@@ -247,8 +255,11 @@ awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& reque
              !(request.method == "HEAD" && std::string_view(route->method) == "GET")) {
     const Error error{405, "method_not_allowed",
                       std::string("this path answers ") + route->method + " only"};
-    status = co_await answer(responder, 405, api::error_body(error),
-                             {{"Content-Type", "application/json"}, {"Allow", route->method}});
+    net::Headers headers = net::error_headers(error);
+    headers.add("Allow", std::string_view(route->method) == "GET" ? "GET, HEAD" : route->method);
+    status = co_await answer(responder, 405, error_body(error), std::move(headers));
+  } else if (Status json = check_content_type(request); request.method == "POST" && !json) {
+    status = co_await answer_error(responder, json.error());
   } else {
     status = co_await route->handle(core, request, responder);
   }
@@ -256,22 +267,6 @@ awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& reque
 }
 
 }  // namespace
-
-std::string mint_id() {
-  std::array<unsigned char, 16> bytes{};
-  size_t have = 0;
-  while (have < bytes.size()) {
-    const ssize_t got = ::getrandom(bytes.data() + have, bytes.size() - have, 0);
-    if (got > 0) have += static_cast<size_t>(got);
-  }
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string id;
-  for (const unsigned char byte : bytes) {
-    id += kHex[byte >> 4];
-    id += kHex[byte & 15];
-  }
-  return id;
-}
 
 RouterCore::RouterCore(net::Reactor& reactor_in, RouterOptions options_in)
     : reactor(reactor_in),

@@ -34,9 +34,4 @@ struct RouterCore {
   std::time_t created = std::time(nullptr);
 };
 
-// 32 hex digits from the system's random numbers.
-std::string mint_id();
-
-inline constexpr std::string_view kRequestId = "x-request-id";
-
 }  // namespace tandem::router

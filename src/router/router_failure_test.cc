@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/reply_text.h"
 #include "router/router_fixture.h"
 
 namespace tandem::router {
@@ -26,8 +27,8 @@ awaitable<void> begin_and_hang(FakeWorker& worker, FakeWorker::Seen&,
                                net::HttpResponder& responder) {
   co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
   for (const char* text : {"a", "b", "c"}) {
-    co_await responder.write(net::sse_frame(R"({"choices":[{"index":0,"delta":{"content":")" +
-                                            std::string(text) + "\"}}]}"));
+    co_await responder.write(
+        sse_frame(R"({"choices":[{"index":0,"delta":{"content":")" + std::string(text) + "\"}}]}"));
   }
   co_await worker.client_leaves(5s);
 }
@@ -156,8 +157,8 @@ TEST_F(RouterTest, AWorkersOwnErrorFramePassesAndCountsAsABrokenStream) {
                          net::HttpResponder& responder) -> awaitable<void> {
       co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
       co_await responder.write(
-          net::sse_frame(R"({"choices":[{"index":0,"delta":{"content":"x \"error\" y"}}]})"));
-      co_await responder.write(net::sse_frame(R"({"error":{"message":"lost","code":"gone"}})") +
+          sse_frame(R"({"choices":[{"index":0,"delta":{"content":"x \"error\" y"}}]})"));
+      co_await responder.write(sse_frame(R"({"error":{"message":"lost","code":"gone"}})") +
                                "data: [DONE]\n\n");
       co_await responder.finish();
     };
@@ -456,8 +457,7 @@ TEST_F(RouterTest, HealthStaysFastWhileManyStreamsRun) {
     d[0]->behaviour = [this](FakeWorker&, FakeWorker::Seen&,
                              net::HttpResponder& responder) -> awaitable<void> {
       co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
-      const std::string frame =
-          net::sse_frame(R"({"choices":[{"index":0,"delta":{"content":"x"}}]})");
+      const std::string frame = sse_frame(R"({"choices":[{"index":0,"delta":{"content":"x"}}]})");
       while (co_await responder.write(frame)) co_await reactor.sleep(20ms);
     };
     std::vector<std::unique_ptr<net::ClientCall>> calls;

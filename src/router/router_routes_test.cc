@@ -1,6 +1,7 @@
 // Routes, keys, checks at the edge.
 #include <gtest/gtest.h>
 
+#include "base/reply_text.h"
 #include "router/router_fixture.h"
 
 namespace tandem::router {
@@ -45,6 +46,7 @@ TEST_F(RouterTest, UnknownPathsAndMethodsAreErrorObjects) {
     const auto method = co_await get("/v1/chat/completions");
     EXPECT_EQ(method.status, 405);
     EXPECT_EQ(method.headers.get("allow"), "POST");
+    EXPECT_EQ((co_await ask("{}", {}, "/v1/models")).headers.get("allow"), "GET, HEAD");
     EXPECT_EQ(error_code(method), "method_not_allowed");
     EXPECT_EQ((co_await ask("{}", {}, "/health")).status, 405);
     EXPECT_EQ((co_await get("/health?x=1")).status, 200);
@@ -105,8 +107,29 @@ TEST_F(RouterTest, DrainTurnsReadyOffAndRefusesNewRequests) {
   });
 }
 
+TEST_F(RouterTest, OtherContentsThanJsonAreRefused) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    for (const char* type : {"text/plain", "application/x-www-form-urlencoded", "json", "x+jso"}) {
+      const auto refused = co_await ask(chat("x"), {{"Content-Type", type}});
+      EXPECT_EQ(refused.status, 400) << type;
+      EXPECT_EQ(error_code(refused), "unsupported_content_type");
+      EXPECT_EQ(refused.headers.get("x-should-retry"), "false");
+    }
+    for (const char* type : {"application/json", "Application/JSON ; charset=utf-8", "a/b+json"})
+      EXPECT_EQ((co_await ask(chat("x"), {{"Content-Type", type}})).status, 200) << type;
+  });
+}
+
 TEST_F(RouterTest, RefusalsRepeatTheRequestId) {
   run(0, 0, 1, [this]() -> awaitable<void> {
+    for (const char* path : {"/nothing", "/tokenize", "/v1/models", "/health", "/"}) {
+      const auto any = co_await ask("{}", {{"X-Request-Id", "mine-7"}}, path);
+      EXPECT_EQ(any.headers.get("x-request-id"), "mine-7") << path;
+      EXPECT_EQ(any.headers.count("x-request-id"), 1U) << path;
+    }
+    EXPECT_EQ(
+        (co_await ask("{", {{"X-Request-Id", "with space"}})).headers.get("x-request-id").size(),
+        32U);
     const auto refused = co_await ask("{", {{"X-Request-Id", "mine"}});
     EXPECT_EQ(refused.status, 400);
     EXPECT_EQ(refused.headers.get("x-request-id"), "mine");
@@ -119,8 +142,7 @@ TEST_F(RouterTest, WhatOutlastsTheDrainEndsWithAnErrorFrame) {
     u[0]->behaviour = [](FakeWorker& worker, FakeWorker::Seen&,
                          net::HttpResponder& responder) -> awaitable<void> {
       co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
-      co_await responder.write(
-          net::sse_frame(R"({"choices":[{"index":0,"delta":{"content":"x"}}]})"));
+      co_await responder.write(sse_frame(R"({"choices":[{"index":0,"delta":{"content":"x"}}]})"));
       co_await worker.client_leaves(5s);
     };
     const auto call = client->call(request(chat("x", R"(,"stream":true)")));

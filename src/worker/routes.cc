@@ -3,6 +3,7 @@
 #include <ctime>
 #include <utility>
 
+#include "base/reply_text.h"
 #include "numerics/hmac.h"
 #include "text/tokenizer_spec.h"
 
@@ -17,9 +18,7 @@ awaitable<void> send_json(net::HttpResponder& responder, int status, std::string
 }
 
 awaitable<void> send_error(net::HttpResponder& responder, const Error& error) {
-  net::Headers headers{{"Content-Type", "application/json"}};
-  if (error.status == 503) headers.add("Retry-After", "1");
-  (void)co_await responder.send(error.status, std::move(headers), api::error_body(error));
+  (void)co_await responder.send(error.status, net::error_headers(error), error_body(error));
 }
 
 bool Worker::Routes::authenticated(const Request& request) const {
