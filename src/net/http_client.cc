@@ -13,6 +13,7 @@ namespace tandem::net {
 namespace {
 
 constexpr size_t kReadPiece = 64UL << 10;
+constexpr Duration kStaleWindow = std::chrono::milliseconds(50);
 
 tl::unexpected<Error> cancelled_error() {
   return make_error(499, "cancelled", "the call was cancelled");
@@ -133,12 +134,16 @@ class Call final : public ClientCall {
       } else if (Status connected = co_await connect(); !connected) {
         co_return tl::unexpected(std::move(connected).error());
       }
+      const TimePoint sent = now();
       const bool written = co_await connection_->write({text, request_.body}, until - now());
       Result<ClientHead> result = co_await read_head(until);
       if (result || cancelled_) co_return result;
       const bool silent = !parser_.started() && result.error().code == "connection_lost";
-      const bool harmless =
-          !written || request_.replay_safe || request_.method == "GET" || request_.method == "HEAD";
+      // A close without a byte right behind the request means that the peer had given the
+      // connection up before: it did not even begin.
+      const bool stale = now() - sent < kStaleWindow;
+      const bool harmless = !written || stale || request_.replay_safe || request_.method == "GET" ||
+                            request_.method == "HEAD";
       drop();
       if (!(reused && silent && harmless)) co_return result;
       fresh_only = true;

@@ -43,8 +43,8 @@ struct ClientRequest {
   Headers headers;  // Host and Content-Length are added
   std::string body;
   // A reused connection that dies before one byte of answer is replaced by a fresh one, once, when
-  // the body cannot have been taken (the write failed) or when this says a repeat does no harm. GET
-  // and HEAD always may.
+  // the request cannot have been taken (the write failed, or the close came right behind it) or
+  // when this says a repeat does no harm. GET and HEAD always may.
   bool replay_safe = false;
 };
 

@@ -26,12 +26,16 @@ std::string_view http_reason(int status) {
       return "Conflict";
     case 413:
       return "Content Too Large";
+    case 414:
+      return "URI Too Long";
     case 415:
       return "Unsupported Media Type";
     case 417:
       return "Expectation Failed";
     case 422:
       return "Unprocessable Content";
+    case 426:
+      return "Upgrade Required";
     case 429:
       return "Too Many Requests";
     case 431:

@@ -6,6 +6,8 @@
 
 #include <http_parser.h>
 
+#include "net/chunked.h"
+
 namespace tandem::net {
 
 namespace {
@@ -38,8 +40,21 @@ struct MessageParser::Impl {
   bool no_body = false;
   bool keep_alive = false;
   bool chunked = false;
+  // Of the head's raw bytes, before http_parser.
+  bool head_scanned = false;
+  bool line_seen = false;  // one line that is not empty
+  size_t line_bytes = 0;
+  char last = '\0';
+  // Instead of http_parser for chunked bodies; it starts with the head's last byte.
+  ChunkDecoder chunks;
+  bool decoding = false;
+  bool at_head_end = false;
 
-  Impl(Kind which, Limits bounds) : kind(which), limits(bounds) {
+  Impl(Kind which, Limits bounds)
+      : kind(which),
+        limits(bounds),
+        chunks(which == Kind::kRequest ? bounds.body_bytes : std::numeric_limits<uint64_t>::max(),
+               bounds.header_bytes) {
     static const bool once = [] {
       http_parser_set_max_header_size(kParserHeaderLimit);
       return true;
@@ -61,6 +76,11 @@ struct MessageParser::Impl {
     body_bytes = 0;
     content_length.reset();
     started = in_value = head_complete = complete = no_body = keep_alive = chunked = false;
+    head_scanned = kind == Kind::kResponse;
+    line_seen = decoding = at_head_end = false;
+    line_bytes = 0;
+    last = '\0';
+    chunks.reset();
   }
 
   int fail(int code_status, std::string code, std::string message) {
@@ -84,7 +104,38 @@ struct MessageParser::Impl {
         "the request's headers are larger than " + std::to_string(limits.header_bytes) + " bytes");
   }
 
+  // Bare line ends, folded lines and control bytes in a request's head: other readers on the way
+  // may see another request in them.
+  int scan_head(std::string_view bytes) {
+    for (const char c : bytes) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (c == '\n') {
+        if (last != '\r') return bad("a line of the head ends without a carriage return");
+        if (line_bytes == 0 && line_seen) {
+          head_scanned = true;
+          return 0;
+        }
+        line_seen = line_seen || line_bytes > 0;
+        line_bytes = 0;
+      } else if (last == '\r') {
+        return bad("a carriage return inside a line of the head");
+      } else if (c != '\r') {
+        if (line_bytes == 0 && line_seen && (c == ' ' || c == '\t'))
+          return bad("folded header lines are not understood");
+        if ((byte < 0x20 && c != '\t') || byte == 0x7f) return bad("a control byte in the head");
+        ++line_bytes;
+      }
+      last = c;
+    }
+    return 0;
+  }
+
   int on_target(std::string_view text) {
+    if (kind == Kind::kRequest && target.size() + text.size() > limits.target_bytes) {
+      return fail(
+          414, "uri_too_long",
+          "the request's target is longer than " + std::to_string(limits.target_bytes) + " bytes");
+    }
     if (count_header(text.size()) != 0) return 1;
     target.append(text);
     return 0;
@@ -92,7 +143,6 @@ struct MessageParser::Impl {
 
   int on_field(std::string_view text) {
     if (count_header(text.size()) != 0) return 1;
-    if (head_complete) return 0;  // trailers are dropped
     auto& fields = headers.fields();
     if (in_value || fields.empty()) {
       if (fields.size() >= limits.header_fields)
@@ -108,7 +158,6 @@ struct MessageParser::Impl {
 
   int on_value(std::string_view text) {
     if (count_header(text.size()) != 0) return 1;
-    if (head_complete) return 0;
     in_value = true;
     if (headers.fields().empty()) return bad("a header without a name");
     headers.fields().back().second.append(text);
@@ -160,6 +209,11 @@ struct MessageParser::Impl {
     if (check_framing() != 0) return 1;
     if (kind == Kind::kRequest && check_request() != 0) return 1;
     keep_alive = http_should_keep_alive(&parser) != 0;
+    if (kind == Kind::kResponse) {
+      const unsigned status = parser.status_code;
+      no_body = no_body || status < 200 || status == 204 || status == 304;
+    }
+    decoding = at_head_end = chunked && !no_body;
     parser.upgrade = 0;  // an Upgrade is an offer, and we decline it
     head_complete = true;
     http_parser_pause(&parser, 1);
@@ -171,6 +225,32 @@ struct MessageParser::Impl {
     if (kind == Kind::kRequest && body_bytes > limits.body_bytes) return too_large();
     body.append(text);
     return 0;
+  }
+
+  size_t feed_chunks(std::string_view bytes) {
+    size_t skipped = 0;
+    if (at_head_end) {  // the byte at which http_parser stopped
+      at_head_end = false;
+      skipped = 1;
+    }
+    const size_t used = skipped + chunks.feed(bytes.substr(skipped), body);
+    switch (chunks.outcome()) {
+      case ChunkDecoder::Outcome::kMore:
+        break;
+      case ChunkDecoder::Outcome::kDone:
+        complete = true;
+        break;
+      case ChunkDecoder::Outcome::kMalformed:
+        bad("the chunked body is malformed");
+        break;
+      case ChunkDecoder::Outcome::kTooLarge:
+        too_large();
+        break;
+      case ChunkDecoder::Outcome::kTrailersTooLarge:
+        fail(431, "headers_too_large", "the request's trailers are too large");
+        break;
+    }
+    return used;
   }
 
   void explain(std::string_view bytes) {
@@ -239,6 +319,8 @@ size_t MessageParser::feed(std::string_view bytes) {
     return made;
   }();
   self.started = true;
+  if (self.decoding) return self.feed_chunks(bytes);
+  if (!self.head_scanned && self.scan_head(bytes) != 0) return 0;
   if (self.head_complete) http_parser_pause(&self.parser, 0);
   const size_t used = http_parser_execute(&self.parser, &settings, bytes.data(), bytes.size());
   const auto number = static_cast<http_errno>(self.parser.http_errno);

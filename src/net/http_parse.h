@@ -1,6 +1,7 @@
 // MessageParser: pushes bytes of one HTTP/1.x message at a time through the system's http_parser.
 // The rules that http_parser leaves open (smuggling, limits, unknown codings, missing Host) are
-// decided here.
+// decided here: it is lenient about line ends, folded lines, control bytes and chunks, so heads of
+// requests are checked before it sees them and chunks are taken apart by ChunkDecoder.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +23,7 @@ class MessageParser {
     size_t header_bytes = 64ULL << 10;  // start line and fields; trailers too. At most 1 MiB.
     size_t body_bytes = 64ULL << 20;    // whole body; requests only
     size_t header_fields = 256;
+    size_t target_bytes = 16ULL << 10;  // requests only
   };
 
   MessageParser(Kind kind, Limits limits);
@@ -45,7 +47,7 @@ class MessageParser {
   bool head_complete() const;
   bool complete() const;
   const std::optional<Error>& error()
-      const;  // status 400, 413, 431, 501, 505; responses: 502 "bad_response"
+      const;  // status 400, 413, 414, 431, 501, 505; responses: 502 "bad_response"
 
   // Valid once the head is complete.
   const std::string& method() const;

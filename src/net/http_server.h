@@ -1,11 +1,13 @@
-// HttpServer: HTTP/1.1 on one reactor. Keep-alive, pipelining (one request runs at a time, later
-// bytes are kept), chunked bodies both ways, Expect: 100-continue, HEAD. Bodies are read whole
-// before the handler runs.
+// HttpServer: HTTP/1.1 on one reactor. Keep-alive (its length is told in every answer), pipelining
+// (one request runs at a time, later bytes are kept), chunked bodies both ways, Expect:
+// 100-continue, HEAD, CORS. Bodies are read whole before the handler runs; what the gate or a limit
+// refuses is answered from the head alone. An upgrade to WebSocket is a 426 on every path.
 //
-// Bounds: header bytes, body bytes, connections, and a time limit on each of reading a head,
-// reading a body, writing and idling. What breaks them is answered with an OpenAI-style error
-// object (400, 408, 413, 431, 501, 503) and the connection closes. A request with both
-// Content-Length and Transfer-Encoding, or with two lengths, is refused.
+// Bounds: bytes and number of header fields, target, body, connections, and a time limit on each of
+// reading a head, reading a body (also a least rate), writing and idling. What breaks them is
+// answered with an OpenAI-style error object (400, 408, 413, 414, 431, 501, 503) and the connection
+// closes. A request with both Content-Length and Transfer-Encoding, or with two lengths, is
+// refused.
 //
 // Thread-safety: everything on the reactor's thread; listen() may also be called before run().
 #pragma once
@@ -13,13 +15,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "net/cors.h"
 #include "net/headers.h"
 #include "net/reactor.h"
+#include "observe/metrics.h"
 
 namespace tandem::net {
 
@@ -60,21 +65,41 @@ class HttpResponder {
 
 using HttpHandler = std::function<asio::awaitable<void>(HttpRequest&, HttpResponder&)>;
 
+// A whole answer that needs no body of the request.
+struct HttpRefusal {
+  int status = 500;
+  Headers headers;
+  std::string body;
+};
+// Looks at the head of each request (the body is still empty). What it returns is the answer: the
+// body is then not read (a small one that is on its way is dropped), and no 100 Continue is sent.
+using HttpGate = std::function<std::optional<HttpRefusal>(const HttpRequest&)>;
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0: the kernel picks
   size_t max_body_bytes = 64ULL << 20;
   size_t max_header_bytes = 64ULL << 10;
+  size_t max_header_fields = 256;
+  size_t max_target_bytes = 16ULL << 10;
   size_t max_connections = 4096;                       // beyond: 503 and close
   Duration header_timeout = std::chrono::seconds(30);  // first byte of a head to its end
-  Duration body_timeout = std::chrono::seconds(120);
+  // A body has `body_grace` plus its bytes at `least_rate` (per second) of time, `body_timeout` at
+  // most; a write has `write_timeout` plus its bytes at the same rate.
+  Duration body_grace = std::chrono::seconds(30);
+  size_t least_rate = 16ULL << 10;
+  Duration body_timeout = std::chrono::minutes(10);
   Duration keep_alive = std::chrono::seconds(120);    // idle between requests, and before the first
-  Duration write_timeout = std::chrono::seconds(60);  // one write to a client that does not read
+  Duration write_timeout = std::chrono::seconds(60);  // to a client that does not read
+  CorsPolicy cors;                                    // by default no page of another origin
+  // tandem_http_connections, tandem_http_connections_refused_total and
+  // tandem_http_timeouts_total{waited_for}; null: not counted. Outlives the server.
+  observe::Metrics* metrics = nullptr;
 };
 
 class HttpServer {
  public:
-  HttpServer(Reactor& reactor, ServerOptions options, HttpHandler handler);
+  HttpServer(Reactor& reactor, ServerOptions options, HttpHandler handler, HttpGate gate = {});
   // Closes the listener and every connection; running handlers see a gone client and finish later
   // on the reactor, so the handler's captures must outlive the reactor's run.
   ~HttpServer();

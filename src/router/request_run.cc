@@ -1,7 +1,6 @@
 #include "router/request_run.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "api/openai.h"
@@ -18,17 +17,6 @@ constexpr int32_t kUsualOutput = 128;
 constexpr size_t kAffinityBlocks = 4;
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
-
-std::string ids_text(const std::vector<int32_t>& ids) {
-  std::string out = "[";
-  char digits[16];
-  for (const int32_t id : ids) {
-    if (out.size() > 1) out += ',';
-    out.append(digits,
-               static_cast<size_t>(std::to_chars(digits, digits + sizeof digits, id).ptr - digits));
-  }
-  return out += ']';
-}
 
 // Fields of the client that describe its connection to us, or that only we may set.
 bool forwarded(const std::string& name, const net::Headers& headers) {
@@ -51,22 +39,19 @@ RequestRun::RequestRun(std::shared_ptr<RouterCore> core, net::HttpRequest& reque
       request_(request),
       responder_(responder),
       checked_(std::move(checked)),
-      ids_json_(ids_text(checked_.prompt)),
       started_(now()),
       legs_(core_->options.legs),
       wake_(core_->reactor),
       prefill_settled_(core_->reactor),
       tick_(core_->reactor, [this] { apply(legs_.tick(now())); }),
       deadline_(core_->reactor, [this] { apply(legs_.deadline_passed()); }) {
-  const ServedModel& model = *checked_.model;
-  blocks_ = protocol::content_ids(protocol::root_content_id(model.lineage, model.block_tokens, ""),
-                                  checked_.prompt, model.block_tokens);
+  const std::vector<protocol::ContentId>& blocks = checked_.blocks;
   if (!checked_.affinity_key.empty()) {
     affinity_ = stable_hash(checked_.affinity_key);
-  } else if (!blocks_.empty()) {
-    affinity_ = stable_hash(blocks_[std::min(blocks_.size(), kAffinityBlocks) - 1].hex());
+  } else if (!blocks.empty()) {
+    affinity_ = stable_hash(blocks[std::min(blocks.size(), kAffinityBlocks) - 1].hex());
   } else {
-    affinity_ = stable_hash(ids_json_);
+    affinity_ = stable_hash(checked_.ids_json);
   }
   core_->runs.insert(this);
 }
@@ -140,7 +125,7 @@ PlacementRequest RequestRun::placement_request() const {
 }
 
 void RequestRun::place_all() {
-  const auto held = core_->prefixes.match(blocks_, core_->registry.size());
+  const auto held = core_->prefixes.match(checked_.blocks, core_->registry.size());
   const auto snapshots = core_->registry.snapshots(core_->ledger, held);
   const bool again = !handoff_id_.empty();
   placement_ = choose_placement(snapshots, placement_request(), core_->options.policy);
@@ -154,7 +139,7 @@ void RequestRun::place_all() {
 }
 
 void RequestRun::place_answer() {
-  const auto held = core_->prefixes.match(blocks_, core_->registry.size());
+  const auto held = core_->prefixes.match(checked_.blocks, core_->registry.size());
   const WorkerId worker = choose_decode(core_->registry.snapshots(core_->ledger, held),
                                         placement_request(), core_->options.policy);
   if (worker == kNoWorker) return apply(legs_.not_placed());
@@ -213,7 +198,7 @@ std::string RequestRun::leg_body(const Decision& decision) const {
   // The ids are spliced as text: a long prompt as a tree of values would cost more than the rest of
   // the request.
   const auto with_ids =
-      json_insert_member(api::envelope_to_json(envelope).dump(), "prompt_token_ids", ids_json_);
+      json_insert_member(api::envelope_to_json(envelope).dump(), "prompt_token_ids", checked_.ids_json);
   const auto body = with_ids ? json_insert_member(request_.body, "tandem", *with_ids) : with_ids;
   return body ? *body : std::string();  // both texts were parsed before
 }

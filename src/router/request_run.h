@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "api/openai.h"
 #include "net/event.h"
 #include "net/http_client.h"
 #include "net/http_server.h"
@@ -22,6 +23,8 @@ namespace tandem::router {
 struct CheckedRequest {
   std::shared_ptr<const ServedModel> model;
   std::vector<int32_t> prompt;
+  std::string ids_json;                      // the prompt's ids, shared by every leg's body
+  std::vector<protocol::ContentId> blocks;   // of the prompt
   int32_t max_tokens = 0;
   bool stream = false;
   bool include_usage = false;
@@ -30,6 +33,11 @@ struct CheckedRequest {
   std::string request_id;
   std::string traceparent;
 };
+
+// Reads, checks, renders and tokenizes a body (the fields from headers are the caller's). Pure; any
+// thread.
+Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& body,
+                                     const std::shared_ptr<const ServedModel>& model);
 
 class RequestRun : public std::enable_shared_from_this<RequestRun> {
  public:
@@ -111,8 +119,6 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   net::HttpRequest& request_;
   net::HttpResponder& responder_;
   CheckedRequest checked_;
-  std::string ids_json_;  // the prompt's ids, shared by every leg's body
-  std::vector<protocol::ContentId> blocks_;
   uint64_t affinity_ = 0;
   TimePoint started_;
   Legs legs_;

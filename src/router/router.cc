@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 #include <utility>
 
 #include "api/openai.h"
@@ -51,13 +52,13 @@ bool has_key(const net::HttpRequest& request, const std::vector<std::string>& ke
   return found;
 }
 
-// DESIGN §5: the first that is present.
-std::string affinity_of(const net::HttpRequest& request, const api::ApiRequest& parsed) {
+// DESIGN §5: the first that is present; the body's hints come after.
+std::string affinity_of(const net::HttpRequest& request) {
   for (const char* const name : {"x-session-affinity", "x-session-id"}) {
     if (const std::string_view value = request.headers.get(name); !value.empty())
       return std::string(value);
   }
-  return !parsed.prompt_cache_key.empty() ? parsed.prompt_cache_key : parsed.user;
+  return {};
 }
 
 Error not_ready_error() {
@@ -66,36 +67,21 @@ Error not_ready_error() {
 
 Error draining_error() { return {503, "draining", "the router is shutting down"}; }
 
-Result<CheckedRequest> check(const RouterCore& core, api::Endpoint endpoint,
-                             const net::HttpRequest& request) {
-  if (core.draining) return tl::unexpected(draining_error());
-  TANDEM_TRY(body, parse_json(request.body));
-  if (body.find("tandem") != nullptr) {
-    return invalid_request("'tandem' is not a field that clients may set; remove it", "/tandem");
-  }
-  TANDEM_TRY(parsed, api::parse_request(endpoint, body));
-  const auto model = core.registry.model();
-  if (!model) return tl::unexpected(not_ready_error());
-  if (parsed.model != "default" && parsed.model != model->id) {
-    return make_error(
-        404, "model_not_found",
-        "the model '" + parsed.model + "' is not served here; use '" + model->id + "' or 'default'",
-        "/model");
-  }
-  TANDEM_TRY(prompt, api::render_prompt(parsed, *model->tokenizer, model->chat_template.get()));
-  TANDEM_CHECK(api::check_context(static_cast<int64_t>(prompt.size()), parsed.sampling.max_tokens,
-                                  model->context_length));
-  CheckedRequest checked;
-  checked.model = model;
-  checked.prompt = std::move(prompt);
-  checked.max_tokens = parsed.sampling.max_tokens;
-  checked.stream = parsed.stream;
-  checked.include_usage = parsed.include_usage;
-  checked.report = request.headers.get("x-tandem-report") == "1";
-  checked.affinity_key = affinity_of(request, parsed);
-  checked.traceparent = request.headers.get("traceparent");
-  if (checked.traceparent.size() > 256) checked.traceparent.clear();
-  return checked;
+awaitable<Result<CheckedRequest>> check(std::shared_ptr<RouterCore> core, api::Endpoint endpoint,
+                                        net::HttpRequest& request) {
+  if (core->draining) co_return tl::unexpected(draining_error());
+  const auto model = core->registry.model();
+  if (!model) co_return tl::unexpected(not_ready_error());
+  Result<CheckedRequest> checked = co_await net::run_on_body<CheckedRequest>(
+      core->pool, core->reactor, request.body,
+      [endpoint, model](const std::string& body) { return check_request(endpoint, body, model); },
+      core->options.preparation_timeout);
+  if (!checked) co_return checked;
+  checked->report = request.headers.get("x-tandem-report") == "1";
+  if (std::string key = affinity_of(request); !key.empty()) checked->affinity_key = std::move(key);
+  checked->traceparent = request.headers.get("traceparent");
+  if (checked->traceparent.size() > 256) checked->traceparent.clear();
+  co_return checked;
 }
 
 void log_access(const RouterCore& core, const net::HttpRequest& request,
@@ -123,7 +109,7 @@ awaitable<int> generate(std::shared_ptr<RouterCore> core, api::Endpoint endpoint
                         net::HttpRequest& request, IdentifiedResponder& responder) {
   const TimePoint begin = std::chrono::steady_clock::now();
   const std::string& request_id = responder.id();
-  Result<CheckedRequest> checked = check(*core, endpoint, request);
+  Result<CheckedRequest> checked = co_await check(core, endpoint, request);
   if (!checked) {
     log_refusal(*core, request, request_id, checked.error());
     co_return co_await answer_error(responder, checked.error());
@@ -151,14 +137,11 @@ Result<std::string> detokenize(const ServedModel& model, const std::string& text
   return api::detokenize_body(model.tokenizer->decode(tokens, true));
 }
 
-struct Route {
-  const char* path;
-  const char* method;
-  bool open;  // needs no key
-  awaitable<int> (*handle)(std::shared_ptr<RouterCore>, net::HttpRequest&, IdentifiedResponder&);
-};
-
 using CorePointer = std::shared_ptr<RouterCore>;
+
+struct Route : net::RouteHead {
+  awaitable<int> (*handle)(CorePointer, net::HttpRequest&, IdentifiedResponder&);
+};
 
 awaitable<int> chat_route(CorePointer core, net::HttpRequest& request,
                           IdentifiedResponder& responder) {
@@ -183,12 +166,20 @@ awaitable<int> local_route(CorePointer core, net::HttpRequest& request,
                            IdentifiedResponder& responder) {
   const auto model = core->registry.model();
   if (!model) co_return co_await answer_error(responder, not_ready_error());
-  Result<std::string> body = Work(*model, request.body);
+  Result<std::string> body = co_await net::run_on_body<std::string>(
+      core->pool, core->reactor, request.body,
+      [model](const std::string& text) { return Work(*model, text); },
+      core->options.preparation_timeout);
   if (!body) co_return co_await answer_error(responder, body.error());
   co_return co_await answer(responder, 200, std::move(*body));
 }
 
-awaitable<int> health_route(CorePointer, net::HttpRequest&, IdentifiedResponder& responder) {
+awaitable<int> live_route(CorePointer, net::HttpRequest&, IdentifiedResponder& responder) {
+  return answer(responder, 200, R"({"status":"ok"})");
+}
+
+awaitable<int> health_route(CorePointer core, net::HttpRequest&, IdentifiedResponder& responder) {
+  if (!core->registry.ready()) return answer_error(responder, not_ready_error());
   return answer(responder, 200, R"({"status":"ok"})");
 }
 
@@ -210,15 +201,16 @@ awaitable<int> root_route(CorePointer, net::HttpRequest&, IdentifiedResponder& r
 }
 
 constexpr std::array kRoutes = {
-    Route{"/", "GET", true, root_route},
-    Route{"/v1/chat/completions", "POST", false, chat_route},
-    Route{"/v1/completions", "POST", false, completions_route},
-    Route{"/v1/models", "GET", false, models_route},
-    Route{"/tokenize", "POST", false, local_route<tokenize>},
-    Route{"/detokenize", "POST", false, local_route<detokenize>},
-    Route{"/health", "GET", true, health_route},
-    Route{"/ready", "GET", true, ready_route},
-    Route{"/metrics", "GET", false, metrics_route},
+    Route{{"POST", "/v1/chat/completions"}, chat_route},
+    Route{{"POST", "/v1/completions"}, completions_route},
+    Route{{"GET", "/v1/models"}, models_route},
+    Route{{"POST", "/tokenize"}, local_route<tokenize>},
+    Route{{"POST", "/detokenize"}, local_route<detokenize>},
+    Route{{"GET", "/", true}, root_route},
+    Route{{"GET", "/live", true}, live_route},
+    Route{{"GET", "/health", true}, health_route},
+    Route{{"GET", "/ready", true}, ready_route},
+    Route{{"GET", "/metrics"}, metrics_route},
 };
 
 // A JSON route takes JSON. A missing Content-Type is taken for it.
@@ -235,35 +227,45 @@ Status check_content_type(const net::HttpRequest& request) {
                         std::string(type.substr(0, 100)) + "'");
 }
 
+// What the head alone decides; nothing: the route may run.
+std::optional<net::HttpRefusal> refusal_of(const RouterCore& core, const net::HttpRequest& request,
+                                           const net::RouteMatch<Route>& match) {
+  if (core.closed) return net::refusal(not_ready_error());
+  const bool open = match.row != nullptr && match.row->open;
+  if (!open && !core.options.api_keys.empty() && !has_key(request, core.options.api_keys)) {
+    return net::refusal({401, "invalid_api_key",
+                         "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"});
+  }
+  if (match.row == nullptr) return net::unmatched_route(request, match.allow);
+  if (match.row->method == "POST") {
+    if (Status json = check_content_type(request); !json) return net::refusal(json.error());
+  }
+  return std::nullopt;
+}
+
+void count(RouterCore& core, const net::RouteMatch<Route>& match, int status) {
+  core.metrics.count_request(match.row != nullptr ? std::string(match.row->path) : "other", status);
+}
+
+std::optional<net::HttpRefusal> check_head(RouterCore& core, const net::HttpRequest& request) {
+  const auto match = net::match_route(kRoutes, request.method, request.path);
+  auto refused = refusal_of(core, request, match);
+  if (!refused) return std::nullopt;
+  refused->headers.set(kRequestId, request_id_of(request));
+  count(core, match, refused->status);
+  return refused;
+}
+
 awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& request,
                        net::HttpResponder& plain_responder) {
-  IdentifiedResponder responder(plain_responder, request_id_of(request));
-  const auto route = std::find_if(kRoutes.begin(), kRoutes.end(),
-                                  [&](const Route& row) { return request.path == row.path; });
-  const bool known = route != kRoutes.end();
-  int status = 0;
-  if (core->closed) {
-    status = co_await answer_error(responder, not_ready_error());
-  } else if (!(known && route->open) && !core->options.api_keys.empty() &&
-             !has_key(request, core->options.api_keys)) {
-    status = co_await answer_error(
-        responder, {401, "invalid_api_key",
-                    "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"});
-  } else if (!known) {
-    status = co_await answer_error(responder, {404, "not_found", "there is nothing at this path"});
-  } else if (request.method != route->method &&
-             !(request.method == "HEAD" && std::string_view(route->method) == "GET")) {
-    const Error error{405, "method_not_allowed",
-                      std::string("this path answers ") + route->method + " only"};
-    net::Headers headers = net::error_headers(error);
-    headers.add("Allow", std::string_view(route->method) == "GET" ? "GET, HEAD" : route->method);
-    status = co_await answer(responder, 405, error_body(error), std::move(headers));
-  } else if (Status json = check_content_type(request); request.method == "POST" && !json) {
-    status = co_await answer_error(responder, json.error());
-  } else {
-    status = co_await route->handle(core, request, responder);
+  if (auto refused = check_head(*core, request)) {
+    co_await plain_responder.send(refused->status, std::move(refused->headers),
+                                  std::move(refused->body));
+    co_return;
   }
-  core->metrics.count_request(known ? route->path : "other", status);
+  IdentifiedResponder responder(plain_responder, request_id_of(request));
+  const auto match = net::match_route(kRoutes, request.method, request.path);
+  count(*core, match, co_await match.row->handle(core, request, responder));
 }
 
 }  // namespace
@@ -288,7 +290,8 @@ RouterCore::RouterCore(net::Reactor& reactor_in, RouterOptions options_in)
                       const std::set<RequestRun*> now = runs;
                       for (RequestRun* const run : now) run->worker_down(worker);
                     },
-                .new_epoch = [this](WorkerId worker) { prefixes.clear_worker(worker); }}) {}
+                .new_epoch = [this](WorkerId worker) { prefixes.clear_worker(worker); }}),
+      pool(std::clamp(std::thread::hardware_concurrency() / 4, 2U, 8U)) {}
 
 Router::Router(net::Reactor& reactor, RouterOptions options)
     : core_(std::make_shared<RouterCore>(reactor, std::move(options))) {}
@@ -296,6 +299,7 @@ Router::Router(net::Reactor& reactor, RouterOptions options)
 Router::~Router() {
   core_->closed = true;
   core_->registry.stop();
+  core_->pool.stop();
 }
 
 Status Router::start() {
@@ -317,6 +321,12 @@ net::HttpHandler Router::handler() {
     return handle(core, request, responder);
   };
 }
+
+net::HttpGate Router::gate() {
+  return [core = core_](const net::HttpRequest& request) { return check_head(*core, request); };
+}
+
+std::vector<net::RouteHead> Router::routes() { return {kRoutes.begin(), kRoutes.end()}; }
 
 Status Router::move_worker(size_t index, const std::string& url_text) {
   TANDEM_TRY(url, net::parse_url(url_text));

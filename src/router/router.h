@@ -3,10 +3,11 @@
 //
 //   Router router(reactor, options);              // options name the workers
 //   TANDEM_CHECK(router.start());
-//   HttpServer server(reactor, server_options, router.handler());
+//   HttpServer server(reactor, server_options, router.handler(), router.gate());
 //
-// Routes: POST /v1/chat/completions, /v1/completions, /tokenize, /detokenize; GET /v1/models,
-// /health, /ready, /metrics. With API keys set, all but /health and /ready need one.
+// Its routes are Router::routes(). With API keys set, all need one except those marked open:
+// GET / (agents warm their connection up with it), /live (the process answers), /health (some worker
+// can take requests; 503 otherwise) and /ready (the same, and 503 while draining).
 //
 // Thread-safety: one reactor's thread, or before it runs.
 #pragma once
@@ -19,6 +20,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "net/http_server.h"
+#include "net/route_table.h"
 #include "net/reactor.h"
 #include "observe/metrics.h"
 #include "router/legs/legs.h"
@@ -32,6 +34,7 @@ struct RouterOptions {
   std::vector<std::string> api_keys;  // empty: no key is asked for
   std::string secret;                 // x-tandem-auth, shared with the workers (TANDEM_SECRET)
   Duration request_timeout = std::chrono::minutes(30);
+  Duration preparation_timeout = std::chrono::seconds(30);  // reading and tokenizing one request
   Duration usage_wait =
       std::chrono::seconds(2);            // for prefill's usage, held back: the last frame only
   size_t max_answer_bytes = 64ULL << 20;  // of an answer that is not streamed
@@ -54,8 +57,11 @@ class Router {
 
   // Checks the URLs and begins to poll the workers. Errors: 400 "bad_url", "no_workers".
   Status start();
-  // May outlive the Router (it then answers 503).
+  // Both may outlive the Router (they then answer 503). The gate does what needs no body: keys,
+  // unknown paths and methods. The handler asks it too, so a server without it is as safe.
   net::HttpHandler handler();
+  net::HttpGate gate();
+  static std::vector<net::RouteHead> routes();
 
   // `tandem up` started worker number `index` (in the order of options.workers) again at another
   // URL.

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "net/http_client.h"
+#include "net/work_pool.h"
 #include "router/policy/prefix_map.h"
 #include "router/router.h"
 #include "router/router_metrics.h"
@@ -28,6 +29,7 @@ struct RouterCore {
   PrefixMap prefixes;
   net::Deadline drain_limit;
   WorkerRegistry registry;
+  net::WorkPool pool;  // reads and tokenizes what is long
   std::set<RequestRun*> runs;  // requests with legs, told when a worker goes down
   bool draining = false;
   bool closed = false;

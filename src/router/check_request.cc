@@ -1,0 +1,52 @@
+#include <charconv>
+
+#include "router/request_run.h"
+
+namespace tandem::router {
+
+namespace {
+
+std::string ids_text(const std::vector<int32_t>& ids) {
+  std::string out = "[";
+  char digits[16];
+  for (const int32_t id : ids) {
+    if (out.size() > 1) out += ',';
+    out.append(digits,
+               static_cast<size_t>(std::to_chars(digits, digits + sizeof digits, id).ptr - digits));
+  }
+  return out += ']';
+}
+
+}  // namespace
+
+Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& text,
+                                     const std::shared_ptr<const ServedModel>& model) {
+  TANDEM_TRY(body, parse_json(text));
+  if (body.find("tandem") != nullptr) {
+    return invalid_request("'tandem' is not a field that clients may set; remove it", "/tandem");
+  }
+  TANDEM_TRY(parsed, api::parse_request(endpoint, body));
+  if (parsed.model != "default" && parsed.model != model->id) {
+    return make_error(
+        404, "model_not_found",
+        "the model '" + parsed.model + "' is not served here; use '" + model->id + "' or 'default'",
+        "/model");
+  }
+  TANDEM_TRY(prompt, api::render_prompt(parsed, *model->tokenizer, model->chat_template.get()));
+  TANDEM_CHECK(api::check_context(static_cast<int64_t>(prompt.size()), parsed.sampling.max_tokens,
+                                  model->context_length));
+  CheckedRequest checked;
+  checked.model = model;
+  checked.ids_json = ids_text(prompt);
+  checked.blocks =
+      protocol::content_ids(protocol::root_content_id(model->lineage, model->block_tokens, ""),
+                            prompt, model->block_tokens);
+  checked.prompt = std::move(prompt);
+  checked.max_tokens = parsed.sampling.max_tokens;
+  checked.stream = parsed.stream;
+  checked.include_usage = parsed.include_usage;
+  checked.affinity_key = !parsed.prompt_cache_key.empty() ? parsed.prompt_cache_key : parsed.user;
+  return checked;
+}
+
+}  // namespace tandem::router
