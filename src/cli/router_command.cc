@@ -16,8 +16,13 @@ void RouterFlags::declare(config::Options& options) {
   options.list(api_keys, "api-key", "KEY",
                "keys that clients must send (Authorization: Bearer KEY); none: everyone is served");
   options.value(request_timeout, "request-timeout", "TIME", "longest time for one request");
+  options.list(
+      cors_origins, "cors-origin", "ORIGIN",
+      "web pages that may call: https://HOST, *, local (this machine's; the default), none");
   options.value(keep_alive, "keep-alive", "TIME", "idle connections are kept so long");
   options.value(max_body, "max-body", "SIZE", "largest request body");
+  options.value(max_connections, "max-connections", "N",
+                "open client connections; more are answered 503", 1, 1 << 20);
   options.value(
       local_prefill_tokens, "local-prefill-tokens", "N",
       "an uncached tail up to this is computed by the decode worker that holds the prefix", 0,
@@ -34,8 +39,11 @@ router::RouterOptions RouterFlags::router_options() const {
   return options;
 }
 
-net::ServerOptions RouterFlags::server_options() const {
+Result<net::ServerOptions> RouterFlags::server_options() const {
   net::ServerOptions options;
+  TANDEM_TRY(cors, net::CorsPolicy::parse(cors_origins));
+  options.cors = std::move(cors);
+  options.max_connections = static_cast<size_t>(max_connections);
   options.host = host;
   options.port = port;
   options.keep_alive = keep_alive;
@@ -53,8 +61,11 @@ Result<std::unique_ptr<RouterProcess>> RouterProcess::create(
   options.secret = std::move(secret);
   process->router_ = std::make_unique<router::Router>(process->reactor_, std::move(options));
   TANDEM_CHECK(process->router_->start());
-  process->server_ = std::make_unique<net::HttpServer>(process->reactor_, flags.server_options(),
-                                                       process->router_->handler());
+  TANDEM_TRY(server_options, flags.server_options());
+  server_options.metrics = &process->router_->metrics();
+  process->server_ =
+      std::make_unique<net::HttpServer>(process->reactor_, std::move(server_options),
+                                        process->router_->handler(), process->router_->gate());
   TANDEM_TRY(port, process->server_->listen());
   process->port_ = port;
   return process;

@@ -20,12 +20,14 @@ struct RouterFlags {
   Duration request_timeout = std::chrono::minutes(30);
   Duration keep_alive = std::chrono::seconds(120);
   config::Bytes max_body{size_t{64} << 20};
+  int32_t max_connections = 4096;
+  std::vector<std::string> cors_origins = {"local"};
   int32_t local_prefill_tokens = 256;
   bool quiet = false;
 
   void declare(config::Options& options);
   router::RouterOptions router_options() const;
-  net::ServerOptions server_options() const;
+  Result<net::ServerOptions> server_options() const;
 };
 
 // A router with its HTTP server on one reactor. run() returns after shut_down() has drained.

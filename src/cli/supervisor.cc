@@ -183,6 +183,9 @@ void Supervisor::look_after(size_t index, Watched& child) {
   int status = 0;
   if (waitpid(pids_[index], &status, WNOHANG) == pids_[index]) {
     pids_[index] = 0;
+    // It may have found its port taken: the next one asks the system for another (as below, where
+    // its silence is noticed before its end).
+    if (child.starting.pending()) ports_[index] = 0;
     child.starting.reset();
     if (now - child.started > std::chrono::seconds(30)) child.failures = 0;
     child.next_try = now + std::chrono::milliseconds(100) * (1 << std::min(child.failures++, 6));
@@ -197,9 +200,11 @@ void Supervisor::look_after(size_t index, Watched& child) {
     const auto ready = parse_ready(child.starting.line, name);
     if (!ready) {
       observe::log_error("{}", ready.error().message);  // it has ended or is about to
+      ports_[index] = 0;
       return;
     }
     observe::log_info("{} is back", name);
+    ports_[index] = ready->port;
     if (on_restart_) on_restart_(index, ready->port);
   } else if (now - child.started > kStartLimit) {
     observe::log_error("{} was not ready in time", name);

@@ -42,8 +42,8 @@ class Supervisor {
   Result<std::vector<ChildReady>> start(Duration limit = kStartLimit);
   void interrupt() { stopping_ = true; }  // any thread: start() gives up
   bool interrupted() const { return stopping_; }
-  // Watches from a thread of its own until stop(); a child that dies is started again on its port,
-  // after a pause that grows while it keeps dying.
+  // Watches from a thread of its own until stop(); a child that dies is started again on its port
+  // (on another one if that start fails), after a pause that grows while it keeps dying.
   void watch(OnRestart on_restart);
   // SIGTERM to all, then SIGKILL to those that are still there after `limit`.
   void stop(Duration limit);

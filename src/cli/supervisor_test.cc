@@ -1,5 +1,6 @@
 #include "cli/supervisor.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -7,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <iterator>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,7 +26,11 @@ TEST(Child, DISABLED_PlaysAWorker) {
   ASSERT_NE(folder, nullptr);
   std::string act;
   std::ifstream(fs::path(folder) / "act") >> act;
-  std::ofstream(fs::path(folder) / ("started-" + std::to_string(getpid()))) << act;
+  std::ifstream own("/proc/self/cmdline");
+  std::string words((std::istreambuf_iterator<char>(own)), {});
+  std::replace(words.begin(), words.end(), '\0', ' ');
+  std::ofstream(fs::path(folder) / ("started-" + std::to_string(getpid())))
+      << act << words.substr(words.find(" --port"));
   if (act == "fail") _exit(3);
   if (act == "ready") {
     const std::string line = "{\"port\":7,\"model\":\"m\"}\n";
@@ -123,6 +130,30 @@ TEST_F(SupervisorTest, AReplacementThatLoadsHidesNeitherAnotherDeathNorTheEnd) {
   for (const char* name : {"a", "b"}) {
     for (const pid_t pid : started(name, 2)) EXPECT_TRUE(gone(pid)) << name;
   }
+}
+
+TEST_F(SupervisorTest, AChildThatCannotStartOnItsPortGetsAnother) {
+  Supervisor supervisor({child("a", "ready")});
+  ASSERT_TRUE(supervisor.start(std::chrono::seconds(30)));
+  std::atomic<int> back = 0;
+  supervisor.watch([&](size_t /*index*/, uint16_t /*port*/) { ++back; });
+  const auto first = started("a", 1);
+  says("a", "fail");
+  kill(first.at(0), SIGKILL);
+  started("a", 2);
+  says("a", "ready");
+  started("a", 3);
+  for (int i = 0; i < 300 && back == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(back, 1);
+  std::multiset<std::string> acts;
+  for (const auto& entry : fs::directory_iterator(root_ / "a")) {
+    std::string line;
+    std::getline(std::ifstream(entry.path()), line);
+    if (entry.path().filename() != "act") acts.insert(line);
+  }
+  EXPECT_EQ(acts.count("ready --port 0 "), 2U) << "the first start, and the one after the failure";
+  EXPECT_EQ(acts.count("fail --port 7 "), 1U);
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ struct ServerOptions {
   Duration body_timeout = std::chrono::minutes(10);
   Duration keep_alive = std::chrono::seconds(120);    // idle between requests, and before the first
   Duration write_timeout = std::chrono::seconds(60);  // to a client that does not read
-  CorsPolicy cors;                                    // by default no page of another origin
+  CorsPolicy cors = {};                               // by default no page of another origin
   // tandem_http_connections, tandem_http_connections_refused_total and
   // tandem_http_timeouts_total{waited_for}; null: not counted. Outlives the server.
   observe::Metrics* metrics = nullptr;

@@ -51,7 +51,7 @@ TEST_F(ServerTest, StreamsInChunks) {
   start();
   RawClient client(port_);
   client.send("GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
-  ASSERT_TRUE(client.read_until("0\r\n\r\n"));
+  ASSERT_TRUE(client.read_until("\r\n0\r\n\r\n"));
   EXPECT_TRUE(client.text().ends_with("\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"))
       << client.text();
 }

@@ -171,6 +171,7 @@ class FakeWorker {
   std::string epoch = "0123456789abcdef";
   std::string lineage = "lineage-1";
   std::string secret = "s3cret";
+  int block_tokens = 16;
   bool ready = true;
   bool reads_bodies = true;  // benchmarks turn it off
   int disconnects = 0;
@@ -211,7 +212,8 @@ class FakeWorker {
   std::string info() const {
     return R"({"version":1,"role":")" + std::string(role_name(role_)) + R"(","epoch":")" + epoch +
            R"(","model":{"id":"fake","context_length":4096,"lineage":")" + lineage +
-           R"("},"block_tokens":16,"handoff_address":"unix:/fake","pages_total":1000})";
+           R"("},"block_tokens":)" + std::to_string(block_tokens) +
+           R"(,"handoff_address":"unix:/fake","pages_total":1000})";
   }
 
   net::Reactor& reactor_;

@@ -90,16 +90,16 @@ void RequestRun::learn(const LegRun& leg, const Terminal& terminal) {
   metrics.prefix_hits.add(static_cast<double>(terminal.cached_tokens));
   metrics.generation_tokens.add(static_cast<double>(terminal.completion_tokens));
   const ServedModel& model = *checked_.model;
-  if (placement_.prefill != kNoWorker) core_->prefixes.insert(blocks_, placement_.prefill);
+  if (placement_.prefill != kNoWorker) core_->prefixes.insert(checked_.blocks, placement_.prefill);
   // The chain goes on from the prompt's last whole block; the last token's KV was never computed.
-  const auto whole = static_cast<std::ptrdiff_t>(blocks_.size()) * model.block_tokens;
+  const auto whole = static_cast<std::ptrdiff_t>(checked_.blocks.size()) * model.block_tokens;
   std::vector<int32_t> tail(checked_.prompt.begin() + whole, checked_.prompt.end());
   const auto& ids = terminal.completion_ids;
   if (!ids.empty()) tail.insert(tail.end(), ids.begin(), ids.end() - 1);
-  const auto parent = blocks_.empty()
+  const auto parent = checked_.blocks.empty()
                           ? protocol::root_content_id(model.lineage, model.block_tokens, "")
-                          : blocks_.back();
-  std::vector<protocol::ContentId> all = blocks_;
+                          : checked_.blocks.back();
+  std::vector<protocol::ContentId> all = checked_.blocks;
   for (const protocol::ContentId& id : protocol::content_ids(parent, tail, model.block_tokens))
     all.push_back(id);
   core_->prefixes.insert(all, leg.dispatch.worker);

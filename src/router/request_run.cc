@@ -197,8 +197,8 @@ std::string RequestRun::leg_body(const Decision& decision) const {
   envelope.report_tokens = true;
   // The ids are spliced as text: a long prompt as a tree of values would cost more than the rest of
   // the request.
-  const auto with_ids =
-      json_insert_member(api::envelope_to_json(envelope).dump(), "prompt_token_ids", checked_.ids_json);
+  const auto with_ids = json_insert_member(api::envelope_to_json(envelope).dump(),
+                                           "prompt_token_ids", checked_.ids_json);
   const auto body = with_ids ? json_insert_member(request_.body, "tandem", *with_ids) : with_ids;
   return body ? *body : std::string();  // both texts were parsed before
 }

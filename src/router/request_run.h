@@ -23,8 +23,8 @@ namespace tandem::router {
 struct CheckedRequest {
   std::shared_ptr<const ServedModel> model;
   std::vector<int32_t> prompt;
-  std::string ids_json;                      // the prompt's ids, shared by every leg's body
-  std::vector<protocol::ContentId> blocks;   // of the prompt
+  std::string ids_json;                     // the prompt's ids, shared by every leg's body
+  std::vector<protocol::ContentId> blocks;  // of the prompt
   int32_t max_tokens = 0;
   bool stream = false;
   bool include_usage = false;

@@ -233,8 +233,9 @@ std::optional<net::HttpRefusal> refusal_of(const RouterCore& core, const net::Ht
   if (core.closed) return net::refusal(not_ready_error());
   const bool open = match.row != nullptr && match.row->open;
   if (!open && !core.options.api_keys.empty() && !has_key(request, core.options.api_keys)) {
-    return net::refusal({401, "invalid_api_key",
-                         "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"});
+    return net::refusal(
+        {401, "invalid_api_key",
+         "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"});
   }
   if (match.row == nullptr) return net::unmatched_route(request, match.allow);
   if (match.row->method == "POST") {

@@ -6,8 +6,8 @@
 //   HttpServer server(reactor, server_options, router.handler(), router.gate());
 //
 // Its routes are Router::routes(). With API keys set, all need one except those marked open:
-// GET / (agents warm their connection up with it), /live (the process answers), /health (some worker
-// can take requests; 503 otherwise) and /ready (the same, and 503 while draining).
+// GET / (agents warm their connection up with it), /live (the process answers), /health (some
+// worker can take requests; 503 otherwise) and /ready (the same, and 503 while draining).
 //
 // Thread-safety: one reactor's thread, or before it runs.
 #pragma once
@@ -20,8 +20,8 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "net/http_server.h"
-#include "net/route_table.h"
 #include "net/reactor.h"
+#include "net/route_table.h"
 #include "observe/metrics.h"
 #include "router/legs/legs.h"
 #include "router/policy/policy.h"

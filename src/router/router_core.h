@@ -29,7 +29,7 @@ struct RouterCore {
   PrefixMap prefixes;
   net::Deadline drain_limit;
   WorkerRegistry registry;
-  net::WorkPool pool;  // reads and tokenizes what is long
+  net::WorkPool pool;          // reads and tokenizes what is long
   std::set<RequestRun*> runs;  // requests with legs, told when a worker goes down
   bool draining = false;
   bool closed = false;

@@ -405,7 +405,8 @@ TEST_F(RouterTest, AWorkerThatDiesAtRestIsSkippedWithoutAnError) {
     EXPECT_TRUE(response.status == 502 || response.status == 503) << response.status;
     EXPECT_TRUE(co_await until([&] { return !router->ready(); }));
     EXPECT_EQ((co_await get("/ready")).status, 503);
-    EXPECT_EQ((co_await get("/health")).status, 200);
+    EXPECT_EQ((co_await get("/health")).status, 503);
+    EXPECT_EQ((co_await get("/live")).status, 200);
   });
 }
 
@@ -418,6 +419,18 @@ TEST_F(RouterTest, AWrongSecretOrAnotherModelKeepsAWorkerOut) {
     for (int i = 0; i < 5; ++i)
       EXPECT_EQ((co_await ask(chat("hello " + std::to_string(i)))).status, 200);
     EXPECT_EQ(u[0]->seen.size() + u[1]->seen.size(), 0U);
+    EXPECT_EQ(d[0]->seen.size(), 5U);
+  });
+}
+
+TEST_F(RouterTest, AnotherBlockSizeKeepsAWorkerOut) {
+  run(1, 1, 1, [this]() -> awaitable<void> {
+    u[0]->block_tokens = 32;
+    u[0]->epoch = "2";
+    co_await reactor.sleep(200ms);
+    for (int i = 0; i < 5; ++i)
+      EXPECT_EQ((co_await ask(chat("hello " + std::to_string(i)))).status, 200);
+    EXPECT_EQ(u[0]->seen.size(), 0U);
     EXPECT_EQ(d[0]->seen.size(), 5U);
   });
 }

@@ -35,7 +35,7 @@ class RouterTest : public testing::Test {
     for (int i = 0; i < unified; ++i) add(WorkerRole::kUnified, u);
     router.emplace(reactor, options);
     ASSERT_TRUE(router->start());
-    server.emplace(reactor, net::ServerOptions{}, router->handler());
+    server.emplace(reactor, net::ServerOptions{}, router->handler(), router->gate());
     port = server->listen().value();
     client.emplace(reactor);
     net::run_until_done(reactor, whole_test(std::move(body)));

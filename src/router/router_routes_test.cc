@@ -1,4 +1,6 @@
 // Routes, keys, checks at the edge.
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "base/reply_text.h"
@@ -7,34 +9,73 @@
 namespace tandem::router {
 namespace {
 
-TEST_F(RouterTest, EveryRouteButHealthAndReadyNeedsTheKey) {
+TEST_F(RouterTest, EveryRouteOfTheTableButTheDocumentedOnesNeedsTheKey) {
   options.api_keys = {"key-one", "key-two"};
   run(1, 1, 0, [this]() -> awaitable<void> {
-    struct Row {
-      const char* path;
-      bool post;
-      bool open;
-    };
-    for (const Row row :
-         {Row{"/v1/chat/completions", true, false}, Row{"/v1/completions", true, false},
-          Row{"/v1/models", false, false}, Row{"/tokenize", true, false},
-          Row{"/detokenize", true, false}, Row{"/metrics", false, false},
-          Row{"/nothing", false, false}, Row{"/health", false, true}, Row{"/ready", false, true}}) {
-      const std::string body = row.post ? chat("x") : "";
+    const std::set<std::string_view> open = {"/", "/live", "/health", "/ready"};
+    std::vector<net::RouteHead> rows = Router::routes();
+    EXPECT_GE(rows.size(), 10U);
+    rows.push_back({"GET", "/nothing"});
+    rows.push_back({"POST", "/invocations"});
+    for (const net::RouteHead& row : rows) {
+      EXPECT_EQ(row.open, open.contains(row.path)) << row.path;
+      const std::string body = row.method == "POST" ? chat("x") : "";
       for (const net::Headers& bad :
            {net::Headers{}, net::Headers{{"Authorization", "Bearer key-on"}},
             net::Headers{{"Authorization", "Bearer key-onekey-one"}},
             net::Headers{{"Authorization", "Bearer "}},
-            net::Headers{{"Authorization", "key-three"}}}) {
-        EXPECT_EQ((co_await ask(body, bad, row.path)).status, row.open ? 200 : 401) << row.path;
+            net::Headers{{"Authorization", "key-three"}},
+            net::Headers{{"x-tandem-auth", "key-one"}}}) {
+        EXPECT_EQ((co_await ask(body, bad, std::string(row.path))).status, row.open ? 200 : 401)
+            << row.path;
       }
       for (const net::Headers& good : {net::Headers{{"Authorization", "Bearer key-two"}},
                                        net::Headers{{"authorization", "bearer key-one"}},
                                        net::Headers{{"x-api-key", "key-one"}}}) {
-        EXPECT_NE((co_await ask(body, good, row.path)).status, 401) << row.path;
+        EXPECT_NE((co_await ask(body, good, std::string(row.path))).status, 401) << row.path;
       }
     }
     EXPECT_EQ(error_code(co_await get("/v1/models")), "invalid_api_key");
+  });
+}
+
+TEST_F(RouterTest, OptionsAndHeadAreAnsweredFromTheTable) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    for (const net::RouteHead& row : Router::routes()) {
+      net::ClientRequest asked = request("", std::string(row.path));
+      asked.method = "OPTIONS";
+      const auto options_answer = co_await net::fetch(*client, asked);
+      EXPECT_EQ(options_answer->status, 204) << row.path;
+      EXPECT_TRUE(options_answer->headers.has_token("allow", std::string(row.method)));
+      asked.method = "HEAD";
+      const auto head = co_await net::fetch(*client, asked);
+      EXPECT_EQ(head->status, row.method == "GET" ? 200 : 405) << row.path;
+      EXPECT_EQ(head->body, "");
+    }
+  });
+}
+
+TEST_F(RouterTest, AHugeMessageDoesNotHoldHealthUp) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    const std::string body = chat(std::string(6 << 20, 'a') + " b c");
+    bool done = false;
+    const auto send = [&]() -> awaitable<void> {
+      const auto answered = co_await ask(body);
+      EXPECT_EQ(error_code(answered), "context_length_exceeded");
+      done = true;
+    };
+    reactor.spawn(send());
+    Duration worst{};
+    int asked = 0;
+    while (!done) {
+      const TimePoint before = std::chrono::steady_clock::now();
+      EXPECT_EQ((co_await get("/health")).status, 200);
+      worst = std::max<Duration>(worst, std::chrono::steady_clock::now() - before);
+      ++asked;
+      co_await reactor.sleep(1ms);
+    }
+    EXPECT_GT(asked, 3) << "the message must take long enough to mean something";
+    EXPECT_LT(to_seconds(worst), 0.1);
   });
 }
 
@@ -45,8 +86,8 @@ TEST_F(RouterTest, UnknownPathsAndMethodsAreErrorObjects) {
     EXPECT_EQ(error_code(nothing), "not_found");
     const auto method = co_await get("/v1/chat/completions");
     EXPECT_EQ(method.status, 405);
-    EXPECT_EQ(method.headers.get("allow"), "POST");
-    EXPECT_EQ((co_await ask("{}", {}, "/v1/models")).headers.get("allow"), "GET, HEAD");
+    EXPECT_EQ(method.headers.get("allow"), "POST, OPTIONS");
+    EXPECT_EQ((co_await ask("{}", {}, "/v1/models")).headers.get("allow"), "GET, HEAD, OPTIONS");
     EXPECT_EQ(error_code(method), "method_not_allowed");
     EXPECT_EQ((co_await ask("{}", {}, "/health")).status, 405);
     EXPECT_EQ((co_await get("/health?x=1")).status, 200);

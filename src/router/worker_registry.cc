@@ -196,6 +196,14 @@ Status WorkerRegistry::accept_info(Worker& worker, WorkerId id, WorkerInfo info)
         502, "wrong_model",
         "it serves '" + worker.info.model_id + "', another model than the other workers");
   }
+  if (model_ && model_->lineage == worker.info.lineage &&
+      model_->block_tokens != worker.info.block_tokens && lineage_in_use(id)) {
+    return make_error(502, "wrong_block_size",
+                      "it was started with --block-tokens " +
+                          std::to_string(worker.info.block_tokens) +
+                          ", but the other workers of its model with " +
+                          std::to_string(model_->block_tokens) + "; give all the same");
+  }
   return {};
 }
 

@@ -1,5 +1,6 @@
 #include "worker/routes.h"
 
+#include <array>
 #include <ctime>
 #include <utility>
 
@@ -12,6 +13,10 @@ namespace tandem::worker {
 namespace asio = net::asio;
 using asio::awaitable;
 using protocol::LegKind;
+
+namespace {
+constexpr Duration kPreparationTime = std::chrono::seconds(30);  // reading and tokenizing a body
+}  // namespace
 
 awaitable<void> send_json(net::HttpResponder& responder, int status, std::string body) {
   (void)co_await responder.send(status, {{"Content-Type", "application/json"}}, std::move(body));
@@ -27,54 +32,88 @@ bool Worker::Routes::authenticated(const Request& request) const {
                                        worker.options_.secret);
 }
 
-awaitable<void> Worker::Routes::handle(Request& request, Responder& responder) {
-  const std::string& path = request.path;
-  const bool get = request.method == "GET" || request.method == "HEAD";
-  const bool post = request.method == "POST";
-  if (get && path == "/health") {
-    const bool well = !worker.engine_->stalled();
-    co_return co_await send_json(responder, well ? 200 : 503,
-                                 well ? R"({"status":"ok"})" : R"({"status":"stalled"})");
-  }
-  if (get && path == "/ready") {
-    const bool ready = !worker.draining_ && !worker.engine_->stalled();
-    co_return co_await send_json(responder, ready ? 200 : 503,
-                                 ready ? R"({"status":"ready"})" : R"({"status":"not ready"})");
-  }
-  const bool trusted = authenticated(request);
-  if (!worker.options_.secret.empty() && !trusted) {
-    co_return co_await send_error(
-        responder,
-        Error{401, "unauthorized", "This worker answers its router only; send requests there."});
-  }
-  if (get && path == "/metrics") {
-    (void)co_await responder.send(200, {{"Content-Type", observe::kMetricsContentType}},
-                                  worker.metrics_.render());
-  } else if (get && path == "/tandem/v1/info") {
-    co_await send_json(responder, 200, info());
-  } else if (get && path == "/tandem/v1/tokenizer") {
-    co_await send_json(responder, 200,
-                       text::tokenizer_spec_to_json(worker.served_.tokenizer->spec()).dump());
-  } else if (get && path == "/v1/models") {
-    const std::string names[] = {worker.served_.name};
-    co_await send_json(
-        responder, 200,
-        api::models_body(names, std::time(nullptr), worker.engine_->context_length()));
-  } else if (post && path == "/v1/chat/completions") {
-    co_await complete(api::Endpoint::kChatCompletions, request, responder, trusted);
-  } else if (post && path == "/v1/completions") {
-    co_await complete(api::Endpoint::kCompletions, request, responder, trusted);
-  } else if (post && path == "/tokenize") {
-    co_await tokenize(request, responder);
-  } else if (post && path == "/detokenize") {
-    co_await detokenize(request, responder);
-  } else {
-    co_await send_error(responder, Error{404, "not_found",
-                                         "There is no " + request.method + " " + path + " here."});
-  }
+struct Worker::Routes::Row : net::RouteHead {
+  awaitable<void> (Routes::*answer)(Request&, Responder&);
+};
+
+net::RouteMatch<Worker::Routes::Row> Worker::Routes::match(const Request& request) {
+  static constexpr std::array kRows = {
+      Row{{"GET", "/live", true}, &Routes::live},
+      Row{{"GET", "/health", true}, &Routes::health},
+      Row{{"GET", "/ready", true}, &Routes::ready},
+      Row{{"GET", "/metrics"}, &Routes::metrics},
+      Row{{"GET", "/tandem/v1/info"}, &Routes::info},
+      Row{{"GET", "/tandem/v1/tokenizer"}, &Routes::tokenizer},
+      Row{{"GET", "/v1/models"}, &Routes::models},
+      Row{{"POST", "/v1/chat/completions"}, &Routes::chat},
+      Row{{"POST", "/v1/completions"}, &Routes::completions},
+      Row{{"POST", "/tokenize"}, &Routes::tokenize},
+      Row{{"POST", "/detokenize"}, &Routes::detokenize},
+  };
+  return net::match_route(kRows, request.method, request.path);
 }
 
-std::string Worker::Routes::info() const {
+std::optional<net::HttpRefusal> Worker::Routes::check_head(const Request& request) const {
+  const auto found = match(request);
+  const bool open = found.row != nullptr && found.row->open;
+  if (!open && !worker.options_.secret.empty() && !authenticated(request)) {
+    return net::refusal(
+        {401, "unauthorized", "This worker answers its router only; send requests there."});
+  }
+  if (found.row == nullptr) return net::unmatched_route(request, found.allow);
+  return std::nullopt;
+}
+
+awaitable<void> Worker::Routes::handle(Request& request, Responder& responder) {
+  if (auto refused = check_head(request)) {
+    (void)co_await responder.send(refused->status, std::move(refused->headers),
+                                  std::move(refused->body));
+    co_return;
+  }
+  co_await (this->*match(request).row->answer)(request, responder);
+}
+
+awaitable<void> Worker::Routes::live(Request&, Responder& responder) {
+  co_await send_json(responder, 200, R"({"status":"ok"})");
+}
+
+awaitable<void> Worker::Routes::health(Request&, Responder& responder) {
+  const bool well = !worker.engine_->stalled();
+  co_await send_json(responder, well ? 200 : 503,
+                     well ? R"({"status":"ok"})" : R"({"status":"stalled"})");
+}
+
+awaitable<void> Worker::Routes::ready(Request&, Responder& responder) {
+  const bool ready = !worker.draining_ && !worker.engine_->stalled();
+  co_await send_json(responder, ready ? 200 : 503,
+                     ready ? R"({"status":"ready"})" : R"({"status":"not ready"})");
+}
+
+awaitable<void> Worker::Routes::metrics(Request&, Responder& responder) {
+  (void)co_await responder.send(200, {{"Content-Type", observe::kMetricsContentType}},
+                                worker.metrics_.render());
+}
+
+awaitable<void> Worker::Routes::tokenizer(Request&, Responder& responder) {
+  co_await send_json(responder, 200,
+                     text::tokenizer_spec_to_json(worker.served_.tokenizer->spec()).dump());
+}
+
+awaitable<void> Worker::Routes::models(Request&, Responder& responder) {
+  const std::string names[] = {worker.served_.name};
+  co_await send_json(responder, 200,
+                     api::models_body(names, std::time(nullptr), worker.engine_->context_length()));
+}
+
+awaitable<void> Worker::Routes::chat(Request& request, Responder& responder) {
+  return complete(api::Endpoint::kChatCompletions, request, responder);
+}
+
+awaitable<void> Worker::Routes::completions(Request& request, Responder& responder) {
+  return complete(api::Endpoint::kCompletions, request, responder);
+}
+
+awaitable<void> Worker::Routes::info(Request&, Responder& responder) {
   JsonValue model = JsonValue::object();
   model.set("id", JsonValue::string(worker.served_.name));
   model.set("context_length", JsonValue::integer(worker.engine_->context_length()));
@@ -87,48 +126,65 @@ std::string Worker::Routes::info() const {
   out.set("block_tokens", JsonValue::integer(worker.options_.block_tokens));
   out.set("handoff_address", JsonValue::string(worker.handoffs_->address()));
   out.set("pages_total", JsonValue::integer(worker.memory_.pages));
-  return out.dump();
+  co_await send_json(responder, 200, out.dump());
 }
 
-Result<protocol::GenerateRequest> Worker::Routes::make_request(const api::ApiRequest& asked,
-                                                               const Request& request) const {
-  protocol::GenerateRequest out;
+template <typename T>
+awaitable<Result<T>> Worker::Routes::off_reactor(
+    Request& request, std::function<Result<T>(const std::string&)> work) {
+  return net::run_on_body<T>(worker.pool_, worker.reactor_, request.body, std::move(work),
+                             kPreparationTime);
+}
+
+Error Worker::Routes::out_of_time() const {
+  if (worker.cutting_) return {503, "shutting_down", "This worker is shutting down."};
+  return {504, "deadline_exceeded", "The request's deadline passed."};
+}
+
+Result<Worker::Routes::Prepared> Worker::Routes::prepare(api::Endpoint endpoint,
+                                                         const std::string& text,
+                                                         bool trusted) const {
+  TANDEM_TRY(body, parse_json(text));
+  TANDEM_TRY(parsed, api::parse_request(endpoint, body, trusted));
+  Prepared out;
+  out.asked = std::move(parsed);
+  const api::ApiRequest& asked = out.asked;
   if (asked.envelope) {
-    out.context = asked.envelope->context;
-    out.leg = asked.envelope->leg;
-    out.handoff = asked.envelope->handoff;
+    out.request.context = asked.envelope->context;
+    out.request.leg = asked.envelope->leg;
+    out.request.handoff = asked.envelope->handoff;
   } else if (asked.model != "default" && asked.model != worker.served_.name) {
     return make_error(404, "model_not_found",
                       "The model \"" + asked.model + "\" is not served here; \"" +
                           worker.served_.name + "\" is.");
-  }
-  if (out.context.request_id.empty()) {
-    out.context.request_id = request.headers.get("x-request-id");
-    if (out.context.request_id.empty()) out.context.request_id = numerics::random_hex(32);
   }
   const auto* chat_template =
       worker.served_.chat_template ? &*worker.served_.chat_template : nullptr;
   TANDEM_TRY(prompt, api::render_prompt(asked, *worker.served_.tokenizer, chat_template));
   TANDEM_CHECK(api::check_context(static_cast<int64_t>(prompt.size()), asked.sampling.max_tokens,
                                   worker.engine_->context_length()));
-  out.prompt = std::move(prompt);
-  out.sampling = asked.sampling;
+  out.request.prompt = std::move(prompt);
+  out.request.sampling = asked.sampling;
   return out;
 }
 
 awaitable<void> Worker::Routes::complete(api::Endpoint endpoint, Request& request,
-                                         Responder& responder, bool trusted) {
+                                         Responder& responder) {
   if (worker.draining_) {
     co_return co_await send_error(responder,
                                   Error{503, "shutting_down", "This worker is shutting down."});
   }
-  auto body = parse_json(request.body);
-  if (!body) co_return co_await send_error(responder, body.error());
-  auto asked = api::parse_request(endpoint, *body, trusted);
-  if (!asked) co_return co_await send_error(responder, asked.error());
-  auto made = make_request(*asked, request);
-  if (!made) co_return co_await send_error(responder, made.error());
-  *body = JsonValue();  // a large prompt is not needed twice
+  auto prepared = co_await off_reactor<Prepared>(
+      request, [this, endpoint, trusted = authenticated(request)](const std::string& body) {
+        return prepare(endpoint, body, trusted);
+      });
+  if (!prepared) co_return co_await send_error(responder, prepared.error());
+  const api::ApiRequest* const asked = &prepared->asked;
+  protocol::GenerateRequest* const made = &prepared->request;
+  if (made->context.request_id.empty()) {
+    made->context.request_id = request.headers.get("x-request-id");
+    if (made->context.request_id.empty()) made->context.request_id = numerics::random_hex(32);
+  }
   if (made->leg == LegKind::kPrefill) co_return co_await prefill(std::move(*made), responder);
 
   const std::string id = (endpoint == api::Endpoint::kChatCompletions ? "chatcmpl-" : "cmpl-") +
@@ -137,6 +193,7 @@ awaitable<void> Worker::Routes::complete(api::Endpoint endpoint, Request& reques
                                                             : worker.options_.request_timeout;
   const TimePoint until = std::chrono::steady_clock::now() + limit;
   auto events = std::make_shared<Events>(worker.reactor_);
+  worker.open_.insert(events);
   const auto sink = [events](protocol::TokenEvent event) { events->push(std::move(event)); };
   std::function<void()> cancel;
   if (made->leg == LegKind::kDecode) {
@@ -144,7 +201,10 @@ awaitable<void> Worker::Routes::complete(api::Endpoint endpoint, Request& reques
     cancel = [this, leg] { worker.handoffs_->cancel_decode(leg); };
   } else {
     auto sequence = worker.engine_->generate(std::move(*made), sink);
-    if (!sequence) co_return co_await send_error(responder, sequence.error());
+    if (!sequence) {
+      worker.open_.erase(events);
+      co_return co_await send_error(responder, sequence.error());
+    }
     cancel = [this, sequence = *sequence] { worker.engine_->abort(sequence); };
   }
   responder.on_disconnect([cancel, events] {
@@ -156,6 +216,7 @@ awaitable<void> Worker::Routes::complete(api::Endpoint endpoint, Request& reques
   } else {
     co_await collect(*asked, id, events, until, responder);
   }
+  worker.open_.erase(events);
   cancel();  // harmless when the sequence has ended
 }
 
@@ -200,8 +261,7 @@ awaitable<void> Worker::Routes::stream(const api::ApiRequest& asked, const std::
   auto event = co_await events->next(until);
   if (!event) {
     if (responder.client_gone()) co_return;
-    co_return co_await send_error(
-        responder, Error{504, "deadline_exceeded", "No token was ready before the deadline."});
+    co_return co_await send_error(responder, out_of_time());
   }
   // An error before the first byte is an ordinary answer with its own status.
   if (const auto* failed = std::get_if<protocol::ErrorEvent>(&*event))
@@ -223,8 +283,7 @@ awaitable<void> Worker::Routes::stream(const api::ApiRequest& asked, const std::
     event = co_await events->next(until);
     if (!event) {
       if (responder.client_gone()) co_return;
-      event =
-          protocol::ErrorEvent{Error{504, "deadline_exceeded", "The request's deadline passed."}};
+      event = protocol::ErrorEvent{out_of_time()};
     }
   }
   (void)co_await responder.finish();
@@ -238,8 +297,7 @@ awaitable<void> Worker::Routes::collect(const api::ApiRequest& asked, const std:
     auto event = co_await events->next(until);
     if (!event) {
       if (responder.client_gone()) co_return;
-      co_return co_await send_error(
-          responder, Error{504, "deadline_exceeded", "The request's deadline passed."});
+      co_return co_await send_error(responder, out_of_time());
     }
     renderer.collect(*event);
   }
@@ -249,24 +307,28 @@ awaitable<void> Worker::Routes::collect(const api::ApiRequest& asked, const std:
 }
 
 awaitable<void> Worker::Routes::tokenize(Request& request, Responder& responder) {
-  auto body = parse_json(request.body);
+  auto body = co_await off_reactor<std::string>(
+      request, [this](const std::string& text) -> Result<std::string> {
+        TANDEM_TRY(json, parse_json(text));
+        TANDEM_TRY(asked, api::parse_tokenize_request(json));
+        const auto* chat_template =
+            worker.served_.chat_template ? &*worker.served_.chat_template : nullptr;
+        TANDEM_TRY(tokens, api::tokenize(asked, *worker.served_.tokenizer, chat_template));
+        return api::tokenize_body(tokens, worker.engine_->context_length());
+      });
   if (!body) co_return co_await send_error(responder, body.error());
-  auto asked = api::parse_tokenize_request(*body);
-  if (!asked) co_return co_await send_error(responder, asked.error());
-  const auto* chat_template =
-      worker.served_.chat_template ? &*worker.served_.chat_template : nullptr;
-  auto tokens = api::tokenize(*asked, *worker.served_.tokenizer, chat_template);
-  if (!tokens) co_return co_await send_error(responder, tokens.error());
-  co_await send_json(responder, 200, api::tokenize_body(*tokens, worker.engine_->context_length()));
+  co_await send_json(responder, 200, std::move(*body));
 }
 
 awaitable<void> Worker::Routes::detokenize(Request& request, Responder& responder) {
-  auto body = parse_json(request.body);
+  auto body = co_await off_reactor<std::string>(
+      request, [this](const std::string& text) -> Result<std::string> {
+        TANDEM_TRY(json, parse_json(text));
+        TANDEM_TRY(tokens, api::parse_detokenize_request(json, *worker.served_.tokenizer));
+        return api::detokenize_body(worker.served_.tokenizer->decode(tokens, true));
+      });
   if (!body) co_return co_await send_error(responder, body.error());
-  auto tokens = api::parse_detokenize_request(*body, *worker.served_.tokenizer);
-  if (!tokens) co_return co_await send_error(responder, tokens.error());
-  co_await send_json(responder, 200,
-                     api::detokenize_body(worker.served_.tokenizer->decode(*tokens, true)));
+  co_await send_json(responder, 200, std::move(*body));
 }
 
 }  // namespace tandem::worker

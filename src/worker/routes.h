@@ -6,6 +6,7 @@
 
 #include "api/openai.h"
 #include "net/http_server.h"
+#include "net/route_table.h"
 #include "worker/event_channel.h"
 #include "worker/worker.h"
 
@@ -15,14 +16,33 @@ struct Worker::Routes {
   Worker& worker;
 
   net::asio::awaitable<void> handle(net::HttpRequest& request, net::HttpResponder& responder);
+  // What needs no body: the secret, unknown paths and methods. handle() asks it too.
+  std::optional<net::HttpRefusal> check_head(const net::HttpRequest& request) const;
 
  private:
   using Request = net::HttpRequest;
   using Responder = net::HttpResponder;
-  using Events = EventChannel<protocol::TokenEvent>;
+  using Events = Worker::Events;
 
+  struct Row;  // of the route table in routes.cc
+  static net::RouteMatch<Row> match(const Request& request);
+  struct Prepared {
+    api::ApiRequest asked;
+    protocol::GenerateRequest request;
+  };
+
+  net::asio::awaitable<void> health(Request& request, Responder& responder);
+  net::asio::awaitable<void> live(Request& request, Responder& responder);
+  net::asio::awaitable<void> ready(Request& request, Responder& responder);
+  net::asio::awaitable<void> metrics(Request& request, Responder& responder);
+  net::asio::awaitable<void> info(Request& request, Responder& responder);
+  net::asio::awaitable<void> tokenizer(Request& request, Responder& responder);
+  net::asio::awaitable<void> models(Request& request, Responder& responder);
+  net::asio::awaitable<void> chat(Request& request, Responder& responder);
+  net::asio::awaitable<void> completions(Request& request, Responder& responder);
   net::asio::awaitable<void> complete(api::Endpoint endpoint, Request& request,
-                                      Responder& responder, bool trusted);
+                                      Responder& responder);
+  Error out_of_time() const;
   net::asio::awaitable<void> prefill(protocol::GenerateRequest request, Responder& responder);
   net::asio::awaitable<void> stream(const api::ApiRequest& asked, const std::string& id,
                                     std::shared_ptr<Events> events, TimePoint until,
@@ -32,10 +52,12 @@ struct Worker::Routes {
                                      Responder& responder);
   net::asio::awaitable<void> tokenize(Request& request, Responder& responder);
   net::asio::awaitable<void> detokenize(Request& request, Responder& responder);
-  Result<protocol::GenerateRequest> make_request(const api::ApiRequest& asked,
-                                                 const Request& request) const;
+  // On the work pool: reads only what never changes after the start.
+  Result<Prepared> prepare(api::Endpoint endpoint, const std::string& body, bool trusted) const;
+  template <typename T>
+  net::asio::awaitable<Result<T>> off_reactor(Request& request,
+                                              std::function<Result<T>(const std::string&)> work);
   bool authenticated(const Request& request) const;
-  std::string info() const;
 };
 
 net::asio::awaitable<void> send_json(net::HttpResponder& responder, int status, std::string body);

@@ -9,6 +9,7 @@
 #include "numerics/hmac.h"
 #include "observe/log.h"
 #include "worker/routes.h"
+#include "worker/stale_sockets.h"
 
 namespace tandem::worker {
 
@@ -83,9 +84,10 @@ Status Worker::start() {
   handoff.peer.secret = options_.secret;
   if (options_.handoff_path.empty()) {
     const char* temporary = std::getenv("TMPDIR");
+    const std::string folder = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
+    remove_stale_sockets(folder);
     options_.handoff_path =
-        std::string(temporary != nullptr && *temporary != '\0' ? temporary : "/tmp") + "/tandem-" +
-        std::to_string(getpid()) + "-" + epoch_.substr(0, 8) + ".sock";
+        folder + "/tandem-" + std::to_string(getpid()) + "-" + epoch_.substr(0, 8) + ".sock";
   }
   handoff.listen_path = options_.handoff_path;
   TANDEM_TRY(handoffs, HandoffService::create(*engine_, *arena_, std::move(handoff), metrics_));
@@ -96,10 +98,13 @@ Status Worker::start() {
   server_options.host = options_.host;
   server_options.port = options_.port;
   server_options.max_body_bytes = options_.max_body_bytes;
+  server_options.metrics = &metrics_;
   server_ = std::make_unique<net::HttpServer>(
-      reactor_, server_options, [this](net::HttpRequest& request, net::HttpResponder& responder) {
+      reactor_, server_options,
+      [this](net::HttpRequest& request, net::HttpResponder& responder) {
         return routes_->handle(request, responder);
-      });
+      },
+      [this](const net::HttpRequest& request) { return routes_->check_head(request); });
   TANDEM_TRY(port, server_->listen());
   port_ = port;
   return {};
@@ -107,6 +112,7 @@ Status Worker::start() {
 
 Worker::~Worker() {
   server_.reset();
+  pool_.stop();
   if (handoffs_) handoffs_->stop();
   engine_.reset();
   handoffs_.reset();
@@ -128,9 +134,12 @@ net::asio::awaitable<void> Worker::drain_and_stop() {
   const TimePoint until = std::chrono::steady_clock::now() + options_.drain;
   while (server_->running_requests() > 0 && std::chrono::steady_clock::now() < until)
     co_await reactor_.sleep(std::chrono::milliseconds(20));
-  const bool clean = co_await server_->drain(
-      std::max<Duration>(until - std::chrono::steady_clock::now(), Duration::zero()));
-  if (!clean) observe::log_warning("the drain limit passed: the remaining requests were cut");
+  // What still runs ends with an error that its client can read; give that time to leave.
+  cutting_ = true;
+  if (!open_.empty()) observe::log_warning("the drain limit passed: {} requests end", open_.size());
+  for (const auto& events : open_) events->interrupt();
+  if (!co_await server_->drain(std::chrono::seconds(2)))
+    observe::log_warning("some requests were cut");
   reactor_.stop();
 }
 

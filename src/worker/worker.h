@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -13,7 +14,10 @@
 #include "model/memory_budget.h"
 #include "net/http_server.h"
 #include "net/reactor.h"
+#include "net/work_pool.h"
 #include "observe/metrics.h"
+#include "protocol/token_event.h"
+#include "worker/event_channel.h"
 #include "worker/handoff_service.h"
 #include "worker/served_model.h"
 
@@ -52,11 +56,12 @@ class Worker {
   int32_t context_length() const { return engine_->context_length(); }
 
   void run();        // until shut_down() has drained
-  void shut_down();  // any thread: unready at once, running requests end (up to the drain limit),
-                     // then run() returns
+  void shut_down();  // any thread: unready at once, running requests end (at the drain limit with
+                     // an error), then run() returns
 
  private:
   struct Routes;
+  using Events = EventChannel<protocol::TokenEvent>;
   explicit Worker(WorkerOptions options);
   Status start();
   net::asio::awaitable<void> drain_and_stop();
@@ -72,8 +77,11 @@ class Worker {
   net::Reactor reactor_;
   std::unique_ptr<Routes> routes_;
   std::unique_ptr<net::HttpServer> server_;
+  net::WorkPool pool_{2};  // reads and tokenizes what is long
   uint16_t port_ = 0;
   bool draining_ = false;
+  bool cutting_ = false;                    // the drain limit passed
+  std::set<std::shared_ptr<Events>> open_;  // of the requests that generate
 };
 
 }  // namespace tandem::worker

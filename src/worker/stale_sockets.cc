@@ -1,0 +1,48 @@
+#include "worker/stale_sockets.h"
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <filesystem>
+#include <string_view>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace tandem::worker {
+
+namespace {
+
+// The process that a socket's name tells; 0 when the name is another's.
+pid_t owner_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "tandem-";
+  if (!name.starts_with(kPrefix) || !name.ends_with(".sock")) return 0;
+  name.remove_prefix(kPrefix.size());
+  pid_t pid = 0;
+  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), pid);
+  if (parsed.ec != std::errc() || *parsed.ptr != '-' || pid <= 1) return 0;
+  return pid;
+}
+
+bool is_our_socket(const std::string& path) {
+  struct stat facts{};
+  return ::lstat(path.c_str(), &facts) == 0 && S_ISSOCK(facts.st_mode) &&
+         facts.st_uid == ::geteuid();
+}
+
+}  // namespace
+
+int remove_stale_sockets(const std::string& folder) {
+  int removed = 0;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const pid_t pid = owner_of(entry->path().filename().string());
+    if (pid == 0 || ::kill(pid, 0) == 0 || errno != ESRCH) continue;
+    const std::string path = entry->path().string();
+    if (is_our_socket(path) && ::unlink(path.c_str()) == 0) ++removed;
+  }
+  return removed;
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,47 @@
+#include "worker/stale_sockets.h"
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace tandem::worker {
+namespace {
+
+void make_socket(const std::string& path) {
+  const int descriptor = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ::close(descriptor);
+}
+
+TEST(StaleSockets, OnlyThoseOfDeadProcessesGo) {
+  char pattern[] = "/tmp/stale-XXXXXX";
+  const std::string folder = ::mkdtemp(pattern);
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(dead, nullptr, 0), dead);
+  const std::string gone = folder + "/tandem-" + std::to_string(dead) + "-abcd.sock";
+  const std::string alive = folder + "/tandem-" + std::to_string(::getpid()) + "-abcd.sock";
+  const std::string other = folder + "/other-" + std::to_string(dead) + "-abcd.sock";
+  const std::string file = folder + "/tandem-" + std::to_string(dead) + "-file.sock";
+  make_socket(gone);
+  make_socket(alive);
+  make_socket(other);
+  std::ofstream(file) << "not a socket";
+  EXPECT_EQ(remove_stale_sockets(folder), 1);
+  EXPECT_FALSE(std::filesystem::exists(gone));
+  for (const auto& kept : {alive, other, file}) EXPECT_TRUE(std::filesystem::exists(kept)) << kept;
+  EXPECT_EQ(remove_stale_sockets(folder + "/nothing"), 0);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace tandem::worker
