@@ -23,6 +23,8 @@ Engine::Meters::Meters(observe::Metrics& metrics)
       pages_cached(
           metrics.gauge("tandem_kv_pages_cached", "KV pages that hold cached blocks nobody uses.")),
       pages_free(metrics.gauge("tandem_kv_pages_free", "KV pages on the free list.")),
+      index_bytes(
+          metrics.gauge("tandem_kv_index_bytes", "Metadata of the prefix index, in bytes.")),
       held(metrics.gauge("tandem_num_requests_held",
                          "Prefilled sequences waiting for their transfer.")),
       prompt_tokens(
@@ -32,7 +34,9 @@ Engine::Meters::Meters(observe::Metrics& metrics)
       generation_tokens(metrics.counter("tandem_generation_tokens_total", "Generated tokens.")),
       preemptions(
           metrics.counter("tandem_num_preemptions_total", "Sequences preempted for memory.")),
-      evictions(metrics.counter("tandem_kv_evictions_total", "Cached blocks evicted.")),
+      evictions(metrics.counter("tandem_kv_evictions_total", "KV pages of cached blocks evicted.")),
+      windows_passed(metrics.counter("tandem_kv_window_pages_passed_total",
+                                     "KV pages given back because their window had passed.")),
       steps(metrics.counter("tandem_steps_total", "Forward passes.")),
       step_seconds(metrics.histogram("tandem_step_seconds", "Duration of a forward pass.",
                                      observe::latency_buckets())),
@@ -44,9 +48,20 @@ Engine::Meters::Meters(observe::Metrics& metrics)
 
 namespace {
 
-int32_t longest_sequence(const model::Model& model, const ops::PageArenaView& arena) {
-  const int64_t held = static_cast<int64_t>(arena.page_count) * arena.layout.block_tokens;
-  return static_cast<int32_t>(std::min<int64_t>(model.config().context_length, held));
+std::vector<int32_t> windows_of(const std::vector<model::PageGroup>& groups) {
+  std::vector<int32_t> windows;
+  for (const auto& group : groups) windows.push_back(group.window);
+  return windows;
+}
+
+// A pass that is longer than the window takes pages that only its own rows ever see; the kernels
+// gain nothing from more rows than this.
+EngineOptions fit_to_windows(EngineOptions options, const std::vector<model::PageGroup>& groups) {
+  for (const auto& group : groups) {
+    if (group.window > 0)
+      options.prefill_chunk = std::min(options.prefill_chunk, std::max(group.window, 256));
+  }
+  return options;
 }
 
 // Generations of this start differ from those of any earlier one, so that a stale tag never fits by
@@ -67,12 +82,16 @@ Engine::Engine(std::unique_ptr<model::Model> model,
     : model_(std::move(model)),
       tokenizer_(std::move(tokenizer)),
       arena_(arena),
-      options_(std::move(options)),
-      context_length_(longest_sequence(*model_, arena)),
+      page_groups_(model_->page_groups()),
+      options_(fit_to_windows(std::move(options), page_groups_)),
       meters_(metrics),
       kv_(arena,
-          KvManagerOptions{.lineage = options_.lineage, .first_generation = first_generation()},
+          KvManagerOptions{.lineage = options_.lineage,
+                           .first_generation = first_generation(),
+                           .windows = windows_of(page_groups_),
+                           .rows_in_flight = options_.prefill_chunk * options_.max_in_flight},
           std::move(on_allocate)),
+      context_length_(kv_.demand().longest(arena.page_count, model_->config().context_length)),
       scheduler_(
           SchedulerOptions{.max_batch_rows = model_->max_rows(),
                            .prefill_chunk = options_.prefill_chunk,
@@ -151,12 +170,22 @@ DeviceJob Engine::make_job(protocol::StepPlan plan) {
     static const auto kGreedy = std::make_shared<const SequenceSampling>();
     job.sampling.push_back(at == generations_.end() ? kGreedy : at->second.sampling);
     if (at == generations_.end() || !at->second.prefill_sink) continue;
+    tell_pages(at->second, sequence);
     const int32_t end = sequence.first_position + static_cast<int32_t>(sequence.tokens.size());
     job.layer_done.emplace_back(
         [sink = at->second.prefill_sink, end](int32_t layer) { sink(LayerProgress{layer, end}); });
   }
   job.plan = std::move(plan);
   return job;
+}
+
+// Before the pass is submitted, so that its pages are known before their layers are final.
+void Engine::tell_pages(Generation& generation, const protocol::StepSequence& planned) {
+  const auto tags = kv_.tags(planned.sequence).first(planned.pages.size());
+  if (generation.pages_told >= tags.size()) return;
+  const auto fresh = tags.subspan(generation.pages_told);
+  generation.pages_told = tags.size();
+  generation.prefill_sink(PrefillPages{{fresh.begin(), fresh.end()}});
 }
 
 void Engine::on_outcome(const protocol::StepOutcome& outcome, const JobTiming& timing) {
@@ -304,7 +333,8 @@ void Engine::serve_reserves(TimePoint now) {
     const PendingReserve served = std::move(first);
     reserves_.pop_front();
     if (reservation) {
-      served.done(Received{served.id, reservation->first_missing, std::move(reservation->pages)});
+      served.done(Received{served.id, std::move(reservation->first_missing),
+                           std::move(reservation->pages)});
     } else {
       served.done(std::nullopt);
     }
@@ -357,10 +387,13 @@ void Engine::update_stats() {
   meters_.pages_used.set(kv_.used_pages());
   meters_.pages_cached.set(kv_.cached_pages());
   meters_.pages_free.set(kv_.free_pages());
+  meters_.index_bytes.set(static_cast<double>(kv_.index_bytes()));
   meters_.preemptions.add(static_cast<double>(
       scheduler_.preemptions() - std::exchange(seen_preemptions_, scheduler_.preemptions())));
   meters_.evictions.add(
       static_cast<double>(kv_.evictions() - std::exchange(seen_evictions_, kv_.evictions())));
+  meters_.windows_passed.add(static_cast<double>(
+      kv_.windows_passed() - std::exchange(seen_passed_, kv_.windows_passed())));
   const std::lock_guard lock(mutex_);
   if (scheduler_.in_flight() == 0) busy_since_ = TimePoint::max();
   stats_ = EngineStats{.running = scheduler_.running(),
@@ -371,6 +404,12 @@ void Engine::update_stats() {
                        .pages_cached = kv_.cached_pages(),
                        .pages_used = kv_.used_pages(),
                        .prefill_tokens_per_second = prefill_rate_};
+}
+
+int64_t Engine::token_capacity() const {
+  const auto length = static_cast<size_t>(context_length_);
+  const size_t pages = std::max<size_t>(kv_.demand().peak(length), 1);
+  return static_cast<int64_t>(static_cast<size_t>(kv_.page_count()) * length / pages);
 }
 
 bool Engine::stalled(Duration limit) const {

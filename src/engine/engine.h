@@ -45,11 +45,15 @@ struct EngineOptions {
 
 using EventSink = std::function<void(protocol::TokenEvent)>;
 
-// What a prefill leg reports, in order: admitted, layer progress (from the device thread), done; or
-// one error.
+// What a prefill leg reports, in order: admitted; for each pass the pages it brings, then layer
+// progress (from the device thread); done; or one error.
 struct PrefillAdmitted {
-  std::vector<PageTag> pages;
   int32_t cached_tokens = 0;
+};
+// Pages of the blocks that follow those reported before, [block][group]; page -1 where a window had
+// passed already.
+struct PrefillPages {
+  std::vector<PageTag> pages;
 };
 struct LayerProgress {
   int32_t layer = 0;
@@ -59,13 +63,13 @@ struct PrefillDone {
   std::vector<int32_t> first_tokens;
 };
 using PrefillEvent =
-    std::variant<PrefillAdmitted, LayerProgress, PrefillDone, protocol::ErrorEvent>;
+    std::variant<PrefillAdmitted, PrefillPages, LayerProgress, PrefillDone, protocol::ErrorEvent>;
 using PrefillSink = std::function<void(PrefillEvent)>;
 
 struct Received {
   SequenceId id = 0;
-  uint32_t first_missing = 0;
-  std::vector<PageTag> pages;
+  std::vector<uint32_t> first_missing;  // by page group: blocks from here on are to be filled
+  std::vector<PageTag> pages;           // [block][group]; page -1: not live at the prompt's end
 };
 
 struct EngineStats {
@@ -88,10 +92,14 @@ class Engine {
          EngineOptions options, observe::Metrics& metrics);
   ~Engine();  // aborts what runs, without events
 
-  // Longest sequence: the model's context or what all pages hold, whichever is less.
+  // Longest sequence: the model's context or what all pages hold, whichever is less. (A group with
+  // a window holds only what is live.)
   int32_t context_length() const { return context_length_; }
   const model::Model& model() const { return *model_; }
   const ops::PageLayout& layout() const { return arena_.layout; }
+  const std::vector<model::PageGroup>& page_groups() const { return page_groups_; }
+  // What all pages hold if sequences are as long as they may be.
+  int64_t token_capacity() const;
 
   // Errors: 400 context_length_exceeded, 400 for tokens outside the vocabulary.
   Result<SequenceId> generate(protocol::GenerateRequest request, EventSink sink);
@@ -129,6 +137,7 @@ class Engine {
     std::vector<int32_t> completion;
     std::vector<int32_t> unsent;  // ids behind text that is still held back
     int32_t cached_tokens = 0;
+    size_t pages_told = 0;  // prefill leg: of its page table
     TimePoint submitted{};
     TimePoint last_token{};
   };
@@ -141,8 +150,9 @@ class Engine {
   };
   struct Meters {
     explicit Meters(observe::Metrics& metrics);
-    observe::Gauge running, waiting, pages_used, pages_cached, pages_free, held;
-    observe::Counter prompt_tokens, cached_tokens, generation_tokens, preemptions, evictions, steps;
+    observe::Gauge running, waiting, pages_used, pages_cached, pages_free, index_bytes, held;
+    observe::Counter prompt_tokens, cached_tokens, generation_tokens, preemptions, evictions;
+    observe::Counter windows_passed, steps;
     observe::Histogram step_seconds, ttft_seconds, itl_seconds;
   };
 
@@ -159,22 +169,25 @@ class Engine {
   SequenceSpec make_spec(SequenceId id, const protocol::GenerateRequest& request) const;
   Generation make_generation(protocol::GenerateRequest request) const;
   DeviceJob make_job(protocol::StepPlan plan);
+  void tell_pages(Generation& generation, const protocol::StepSequence& planned);
   void on_outcome(const protocol::StepOutcome& outcome, const JobTiming& timing);
   void update_stats();
 
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   ops::PageArenaView arena_;
+  std::vector<model::PageGroup> page_groups_;
   EngineOptions options_;
-  int32_t context_length_;
   Meters meters_;
   KvManager kv_;
+  int32_t context_length_;
   Scheduler scheduler_;
   std::unordered_map<SequenceId, Generation> generations_;
   std::deque<PendingReserve> reserves_;
   std::atomic<SequenceId> next_id_{1};
   uint64_t seen_preemptions_ = 0;
   uint64_t seen_evictions_ = 0;
+  uint64_t seen_passed_ = 0;
   double prefill_rate_ = 0;
 
   mutable std::mutex mutex_;  // inbox_, stop_, stats_

@@ -30,10 +30,7 @@ void Engine::deliver_updates() {
 }
 
 void Engine::deliver_prefill(Generation& generation, const SequenceUpdate& update) {
-  if (update.admitted_cached) {
-    const auto tags = kv_.tags(update.id);
-    generation.prefill_sink(PrefillAdmitted{{tags.begin(), tags.end()}, *update.admitted_cached});
-  }
+  if (update.admitted_cached) generation.prefill_sink(PrefillAdmitted{*update.admitted_cached});
   if (update.token) generation.prefill_sink(PrefillDone{{*update.token}});
   if (update.error) generation.prefill_sink(ErrorEvent{*update.error});
 }

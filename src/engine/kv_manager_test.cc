@@ -73,14 +73,14 @@ TEST_F(KvManagerTest, ReceivedBlocksArePublishedOnlyWhenProven) {
   auto& kv = *manager_;
   auto reservation = kv.reserve(1, tokens(20), "");
   ASSERT_TRUE(reservation);
-  EXPECT_EQ(reservation->first_missing, 0U);
+  EXPECT_EQ(reservation->first_missing, std::vector<uint32_t>{0});
   EXPECT_EQ(kv.admit(2, tokens(20), "", 0), 0) << "nothing is visible while it arrives";
   kv.release(2);
   kv.receive_failed(1);
   EXPECT_EQ(kv.free_pages(), kPages);
   ASSERT_TRUE(kv.reserve(3, tokens(20), ""));
   kv.receive_done(3, tokens(20));
-  EXPECT_EQ(kv.reserve(4, tokens(20), "")->first_missing, 2U);
+  EXPECT_EQ(kv.reserve(4, tokens(20), "")->first_missing, std::vector<uint32_t>{2});
   kv.receive_failed(4);
   kv.release(3);
   EXPECT_EQ(kv.used_pages(), 0);
@@ -109,12 +109,12 @@ TEST_F(KvManagerTest, ReadersKeepPagesAfterTheSequenceIsGone) {
 TEST_F(KvManagerTest, RollBackCopiesAPublishedPageBeforeItIsWrittenAgain) {
   auto& kv = *manager_;
   (void)kv.admit(1, tokens(16), "", 0);
-  arena_.page(kv.pages(1)[1])[5] = std::byte{42};
+  arena_.page(kv.pages(1, 16)[1])[5] = std::byte{42};
   kv.computed(1, tokens(16), 16);
-  const int32_t published = kv.pages(1)[1];
-  kv.truncate(1, 12, 11);
-  EXPECT_NE(kv.pages(1)[1], published);
-  EXPECT_EQ(arena_.page(kv.pages(1)[1])[5], std::byte{42});
+  const int32_t published = kv.pages(1, 16)[1];
+  ASSERT_TRUE(kv.truncate(1, 12, 11));
+  EXPECT_NE(kv.pages(1, 16)[1], published);
+  EXPECT_EQ(arena_.page(kv.pages(1, 16)[1])[5], std::byte{42});
   EXPECT_EQ(kv.cached_pages(), 1) << "the published one stays for others";
   kv.computed(1, tokens(16), 16);  // the same tokens again: a duplicate stays private
   kv.release(1);

@@ -3,11 +3,13 @@
 //
 // It keeps nothing about a sequence but what it wrote into the pages: each token's id stands in the
 // keys of its position, and every pass reads the whole sequence back from there. So a page that was
-// lost, mixed up or never transferred shows as a wrong answer.
+// lost, mixed up or never transferred shows as a wrong answer. With "windows" each layer is a page
+// group of its own, and passes check what each row can see of it: a page given back too early
+// shows too. Layer 0 sees everything.
 //
 // The script is JSON:
-//   {"tokenizer": "model.gguf", "context_length": 4096, "step_ms": 0, "row_ms": 0, "marker":
-//   "<|im_start|>assistant\n",
+//   {"tokenizer": "model.gguf", "context_length": 4096, "step_ms": 0, "row_ms": 0, "windows": [64],
+//    "marker": "<|im_start|>assistant\n",
 //    "replies": [{"when": "text in the prompt", "reply": "what to say"}, {"reply": "otherwise"}]}
 // The reply is the first whose `when` stands in the text before the last marker; `{echo:N}` in a
 // reply becomes the N-th word of that text that begins with "fact-". step_ms and row_ms slow each
@@ -33,6 +35,7 @@ struct Script {
   int32_t context_length = 4096;
   int32_t step_ms = 0;
   double row_ms = 0;
+  std::vector<int32_t> windows;  // of the layers after the first; empty: one group of two layers
   std::string marker = "<|im_start|>assistant\n";
   std::vector<Reply> replies;
 };

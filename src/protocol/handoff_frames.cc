@@ -23,6 +23,7 @@ void fields(F& f, HelloFrame& x) {
       f(12, x.head_dim);
   f(13, x.nonce), f(14, x.proof), f(15, x.arena_bytes), f(16, x.pages_offset), f(17, x.page_stride),
       f(18, x.page_count);
+  f(19, x.windows), f(20, x.layer_places);
 }
 template <typename F>
 void fields(F& f, ProofFrame& x) {
@@ -38,7 +39,7 @@ void fields(F& f, OfferFrame& x) {
 }
 template <typename F>
 void fields(F& f, GrantFrame& x) {
-  fields(f, x.key), f(4, x.first_missing_block);
+  fields(f, x.key), f(4, x.first_missing);
 }
 template <typename F>
 void fields(F& f, BusyFrame& x) {
@@ -50,7 +51,7 @@ void fields(F& f, PushFrame& x) {
 }
 template <typename F>
 void fields(F& f, CommitFrame& x) {
-  fields(f, x.key), f(4, x.layers), f(5, x.first_block), f(6, x.blocks), f(7, x.bytes),
+  fields(f, x.key), f(4, x.layers), f(5, x.first_blocks), f(6, x.blocks), f(7, x.bytes),
       f(8, x.first_tokens);
   f(9, x.prompt_tokens), f(10, x.cached_tokens);
 }

@@ -58,7 +58,7 @@ TEST(HandoffFrames, RoundTrip) {
 }
 
 TEST(HandoffFrames, RefusesDamage) {
-  const std::string bytes = encode_frame(CommitFrame{{"id", 1, 2}, 3, 0, 4, 5, {6}, 7, 8});
+  const std::string bytes = encode_frame(CommitFrame{{"id", 1, 2}, 3, {0}, 4, 5, {6}, 7, 8});
   for (size_t at = 0; at < bytes.size(); ++at) {
     std::string damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);

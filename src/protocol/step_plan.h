@@ -20,8 +20,9 @@ struct StepSequence {
   int32_t first_position = 0;
   std::vector<int32_t>
       tokens;  // consecutive positions from first_position; only a decode row may be kPendingToken
-  std::vector<int32_t>
-      pages;  // page table covering positions 0 .. first_position + tokens.size() - 1
+  // [block][group], covering positions 0 .. first_position + tokens.size() - 1; -1 where no row
+  // here can see the block through the group's window.
+  std::vector<int32_t> pages;
   bool sample =
       false;  // sample from the last row: the token at position first_position + tokens.size()
 };

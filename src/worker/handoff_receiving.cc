@@ -19,7 +19,7 @@ std::shared_ptr<HandoffService::DecodeLeg> HandoffService::start_decode(
     const uint64_t key = next_key_++;
     leg->key_ = key;
     const std::string address = request.handoff.prefill_address;
-    kv::ReceiveHandoff handoff(request.handoff.handoff_id, request.handoff.attempt, shape(),
+    kv::ReceiveHandoff handoff(request.handoff.handoff_id, request.handoff.attempt, shape_,
                                options_.timeouts);
     receiving_.emplace(
         key, Receiving{std::move(handoff), std::move(request), leg, address, 0, {}, false, {}, 0});
@@ -172,11 +172,14 @@ void HandoffService::copy(uint64_t key, const kv::CopyPages& action) {
   const device::RemoteArena* remote =
       peer == peers_.end() ? nullptr : peer->second.connection->arena();
   const ops::PageLayout& layout = engine_.layout();
-  const size_t offset = layout.k_offset(static_cast<int>(action.layer), 0);
+  const ops::LayerPlace place = places_[action.layer];
+  const size_t offset = layout.k_offset(place.slot, 0);
   const size_t bytes = layout.layer_bytes();
   bool intact = remote != nullptr;
   for (size_t i = 0; i < action.source.size() && intact; ++i) {
-    const kv::PageTag target = receiving.pages.pages[action.first_block + i];
+    const size_t block = action.first_block + i;
+    const kv::PageTag target =
+        receiving.pages.pages[block * shape_.groups() + static_cast<size_t>(place.group)];
     std::byte* page =
         arena_.pages() + static_cast<size_t>(target.page) * arena_.shape().page_stride;
     intact = remote->copy(action.source[i].page, action.source[i].generation, offset,

@@ -85,9 +85,15 @@ bool Scheduler::roll_back(SequenceId id, int32_t count) {
   sequence->computed = sequence->scheduled = keep;
   sequence->pending = 0;
   ++sequence->epoch;
-  if (sequence->out == 0 && sequence->state == State::kRunning)
-    kv_.truncate(id, size - count, keep);
+  trim(*sequence);
   return true;
+}
+
+// Once no pass that was planned before a roll-back is out.
+void Scheduler::trim(Sequence& sequence) {
+  if (sequence.out > 0 || sequence.state != State::kRunning) return;
+  const auto size = static_cast<int32_t>(sequence.tokens.size());
+  if (!kv_.truncate(sequence.spec.id, size, sequence.computed)) preempt(sequence);
 }
 
 bool Scheduler::wants_decode(const Sequence& sequence) const {
@@ -183,6 +189,8 @@ void Scheduler::schedule_prefills(StepPlan& plan, Step& step, int32_t& budget) {
     if (sequence.out > 0 && sequence.scheduled == sequence.computed)
       continue;  // rolled back, passes still out
     const int32_t rows = std::min(budget, size - sequence.scheduled);
+    // Promised pages are missing only while a peer reads some: the next pass tries again.
+    if (!kv_.extend(id, sequence.scheduled + rows)) continue;
     add_rows(sequence, rows, sequence.scheduled + rows == size, plan, step);
     budget -= rows;
   }
@@ -197,7 +205,7 @@ void Scheduler::admit_waiting(StepPlan& plan, Step& step, int32_t& budget) {
     if (!best) return;
     const SequenceId id = waiting_[*best];
     Sequence& sequence = *find(id);
-    // One page of headroom for each sequence that will soon want its next one.
+    // Headroom for each sequence that will soon want its next block.
     const auto cached = kv_.admit(id, sequence.tokens, sequence.spec.salt, running() + 1);
     // Nobody overtakes the best one: it would starve behind smaller ones. Alone, it must not wait
     // for headroom.
@@ -215,6 +223,7 @@ void Scheduler::admit_waiting(StepPlan& plan, Step& step, int32_t& budget) {
     }
     const auto size = static_cast<int32_t>(sequence.tokens.size());
     const int32_t rows = std::min(budget, size - sequence.scheduled);
+    if (!kv_.extend(id, sequence.scheduled + rows)) return;
     add_rows(sequence, rows, sequence.scheduled + rows == size, plan, step);
     budget -= rows;
   }
@@ -248,7 +257,7 @@ void Scheduler::add_rows(Sequence& sequence, int32_t rows, bool sample, StepPlan
     out.tokens.push_back(at < sequence.tokens.size() ? sequence.tokens[at]
                                                      : protocol::kPendingToken);
   }
-  const auto pages = kv_.pages(sequence.spec.id);
+  const auto pages = kv_.pages(sequence.spec.id, sequence.scheduled + rows);
   out.pages.assign(pages.begin(), pages.end());
   plan.sequences.push_back(std::move(out));
   step.entries.push_back(StepEntry{sequence.spec.id, rows, sample, sequence.epoch});
@@ -297,8 +306,7 @@ void Scheduler::settle(Sequence& sequence, const StepEntry& entry,
     return;
   }
   if (entry.epoch != sequence.epoch) {
-    if (sequence.out == 0 && sequence.state == State::kRunning)
-      kv_.truncate(id, static_cast<int32_t>(sequence.tokens.size()), sequence.computed);
+    trim(sequence);
     return;
   }
   if (entry.sample && (sampled == nullptr || sampled->failed)) {

@@ -77,7 +77,8 @@ class Scheduler {
   // Releases the pages of a sequence that was held after its first token.
   bool release_held(SequenceId id);
   // Takes `count` tokens off the end, with their pages. Only generated tokens; false otherwise or
-  // if unknown.
+  // if unknown. A sequence that cannot go on in the pages it has (see KvPort::truncate) is computed
+  // again like one that was preempted.
   bool roll_back(SequenceId id, int32_t count);
 
   // The next pass, or nothing when there is no work or enough passes are out.
@@ -129,6 +130,7 @@ class Scheduler {
   void add_rows(Sequence& sequence, int32_t rows, bool sample, protocol::StepPlan& plan,
                 Step& step);
   bool make_room_for(Sequence& sequence, const protocol::StepPlan& plan);
+  void trim(Sequence& sequence);
   void preempt(Sequence& sequence);
   std::optional<size_t> best_waiting() const;
   void join(const std::string& tenant);

@@ -38,15 +38,19 @@ class CountingKv final : public KvPort {
     }
     return true;
   }
-  std::span<const int32_t> pages(SequenceId id) const override { return table_.at(id); }
+  std::span<const int32_t> pages(SequenceId id, int32_t tokens) const override {
+    return std::span(table_.at(id)).first(static_cast<size_t>(blocks(tokens)));
+  }
   void computed(SequenceId id, std::span<const int32_t> tokens, int32_t count) override {
     ASSERT_LE(count, static_cast<int32_t>(tokens.size())) << "only verified tokens";
     final[id] = count;
   }
-  void truncate(SequenceId id, int32_t tokens, int32_t /*rewritten_from*/) override {
+  bool truncate(SequenceId id, int32_t tokens, int32_t rewritten_from) override {
+    if (rewritten_from < cannot_rewrite_before) return false;
     auto& pages = table_.at(id);
     free_ += static_cast<int32_t>(pages.size()) - blocks(tokens);
     pages.resize(static_cast<size_t>(blocks(tokens)));
+    return true;
   }
   void release(SequenceId id) override {
     free_ += static_cast<int32_t>(table_.at(id).size());
@@ -58,6 +62,7 @@ class CountingKv final : public KvPort {
   }
   bool all_free() const { return free_ == total_ && table_.empty(); }
   std::map<SequenceId, int32_t> cached;
+  int32_t cannot_rewrite_before = 0;
   std::map<SequenceId, int32_t> final;  // what computed() was told last
 
  private:
