@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "numerics/digest.h"
 #include "observe/log.h"
 
 namespace tandem::engine {
 
+using protocol::ErrorEvent;
+using protocol::FinishEvent;
+using protocol::FinishReason;
 using protocol::GenerateRequest;
+using protocol::LegKind;
+using protocol::TextEvent;
 
 Engine::Meters::Meters(observe::Metrics& metrics)
     : running(metrics.gauge("tandem_num_requests_running", "Sequences in the running batch.")),
@@ -17,6 +23,8 @@ Engine::Meters::Meters(observe::Metrics& metrics)
       pages_cached(
           metrics.gauge("tandem_kv_pages_cached", "KV pages that hold cached blocks nobody uses.")),
       pages_free(metrics.gauge("tandem_kv_pages_free", "KV pages on the free list.")),
+      index_bytes(
+          metrics.gauge("tandem_kv_index_bytes", "Metadata of the prefix index, in bytes.")),
       held(metrics.gauge("tandem_num_requests_held",
                          "Prefilled sequences waiting for their transfer.")),
       prompt_tokens(
@@ -26,11 +34,10 @@ Engine::Meters::Meters(observe::Metrics& metrics)
       generation_tokens(metrics.counter("tandem_generation_tokens_total", "Generated tokens.")),
       preemptions(
           metrics.counter("tandem_num_preemptions_total", "Sequences preempted for memory.")),
-      evictions(metrics.counter("tandem_kv_evictions_total", "Cached blocks evicted.")),
+      evictions(metrics.counter("tandem_kv_evictions_total", "KV pages of cached blocks evicted.")),
+      windows_passed(metrics.counter("tandem_kv_window_pages_passed_total",
+                                     "KV pages given back because their window had passed.")),
       steps(metrics.counter("tandem_steps_total", "Forward passes.")),
-      non_finite(metrics.counter(
-          "tandem_non_finite_outputs_total",
-          "Requests that failed because the model produced values that are not numbers.")),
       step_seconds(metrics.histogram("tandem_step_seconds", "Duration of a forward pass.",
                                      observe::latency_buckets())),
       ttft_seconds(metrics.histogram("tandem_time_to_first_token_seconds",
@@ -41,15 +48,20 @@ Engine::Meters::Meters(observe::Metrics& metrics)
 
 namespace {
 
-int32_t longest_sequence(const model::Model& model, const ops::PageArenaView& arena) {
-  const int64_t held = static_cast<int64_t>(arena.page_count) * arena.layout.block_tokens;
-  return static_cast<int32_t>(std::min<int64_t>(model.config().context_length, held));
+std::vector<int32_t> windows_of(const std::vector<model::PageGroup>& groups) {
+  std::vector<int32_t> windows;
+  for (const auto& group : groups) windows.push_back(group.window);
+  return windows;
 }
 
-// Logits of prompt rows that one pass keeps for their logprobs: at most 64 MiB.
-int32_t scored_rows(const model::Model& model) {
-  constexpr int64_t kFloats = int64_t{64} << 18;
-  return static_cast<int32_t>(std::max<int64_t>(kFloats / std::max(model.config().vocab, 1), 8));
+// A pass that is longer than the window takes pages that only its own rows ever see; the kernels
+// gain nothing from more rows than this.
+EngineOptions fit_to_windows(EngineOptions options, const std::vector<model::PageGroup>& groups) {
+  for (const auto& group : groups) {
+    if (group.window > 0)
+      options.prefill_chunk = std::min(options.prefill_chunk, std::max(group.window, 256));
+  }
+  return options;
 }
 
 // Generations of this start differ from those of any earlier one, so that a stale tag never fits by
@@ -70,29 +82,30 @@ Engine::Engine(std::unique_ptr<model::Model> model,
     : model_(std::move(model)),
       tokenizer_(std::move(tokenizer)),
       arena_(arena),
-      options_(std::move(options)),
-      context_length_(longest_sequence(*model_, arena)),
+      page_groups_(model_->page_groups()),
+      options_(fit_to_windows(std::move(options), page_groups_)),
       meters_(metrics),
       kv_(arena,
-          KvManagerOptions{.lineage = options_.lineage, .first_generation = first_generation()},
+          KvManagerOptions{.lineage = options_.lineage,
+                           .first_generation = first_generation(),
+                           .windows = windows_of(page_groups_),
+                           .rows_in_flight = options_.prefill_chunk * options_.max_in_flight},
           std::move(on_allocate)),
+      context_length_(kv_.demand().longest(arena.page_count, model_->config().context_length)),
       scheduler_(
           SchedulerOptions{.max_batch_rows = model_->max_rows(),
                            .prefill_chunk = options_.prefill_chunk,
                            .max_sequences = std::min(options_.max_sequences, model_->max_rows()),
                            .max_waiting = options_.max_waiting,
                            .max_in_flight = options_.max_in_flight,
-                           .context_length = context_length_,
-                           .max_scored_rows = scored_rows(*model_)},
+                           .context_length = context_length_},
           kv_) {
   update_stats();
-  executor_ =
-      std::make_unique<Executor>(*model_, arena_, options_.max_in_flight,
-                                 [this](protocol::StepOutcome outcome, JobTiming timing) {
-                                   post([this, outcome = std::move(outcome), timing]() mutable {
-                                     on_outcome(std::move(outcome), timing);
-                                   });
-                                 });
+  executor_ = std::make_unique<Executor>(
+      *model_, arena_, options_.max_in_flight,
+      [this](protocol::StepOutcome outcome, JobTiming timing) {
+        post([this, outcome = std::move(outcome), timing] { on_outcome(outcome, timing); });
+      });
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -153,8 +166,11 @@ DeviceJob Engine::make_job(protocol::StepPlan plan) {
   DeviceJob job;
   for (const auto& sequence : plan.sequences) {
     const auto at = generations_.find(sequence.sequence);
-    job.states.push_back(at == generations_.end() ? nullptr : at->second.state);
+    // A sequence that ended just now still has its rows in this pass; what they sample is dropped.
+    static const auto kGreedy = std::make_shared<const SequenceSampling>();
+    job.sampling.push_back(at == generations_.end() ? kGreedy : at->second.sampling);
     if (at == generations_.end() || !at->second.prefill_sink) continue;
+    tell_pages(at->second, sequence);
     const int32_t end = sequence.first_position + static_cast<int32_t>(sequence.tokens.size());
     job.layer_done.emplace_back(
         [sink = at->second.prefill_sink, end](int32_t layer) { sink(LayerProgress{layer, end}); });
@@ -163,7 +179,16 @@ DeviceJob Engine::make_job(protocol::StepPlan plan) {
   return job;
 }
 
-void Engine::on_outcome(protocol::StepOutcome outcome, const JobTiming& timing) {
+// Before the pass is submitted, so that its pages are known before their layers are final.
+void Engine::tell_pages(Generation& generation, const protocol::StepSequence& planned) {
+  const auto tags = kv_.tags(planned.sequence).first(planned.pages.size());
+  if (generation.pages_told >= tags.size()) return;
+  const auto fresh = tags.subspan(generation.pages_told);
+  generation.pages_told = tags.size();
+  generation.prefill_sink(PrefillPages{{fresh.begin(), fresh.end()}});
+}
+
+void Engine::on_outcome(const protocol::StepOutcome& outcome, const JobTiming& timing) {
   meters_.steps.add();
   meters_.step_seconds.observe(to_seconds(timing.forward));
   if (!outcome.error.empty()) observe::log_error("a forward pass failed: {}", outcome.error);
@@ -175,18 +200,101 @@ void Engine::on_outcome(protocol::StepOutcome outcome, const JobTiming& timing) 
     const std::lock_guard lock(mutex_);
     busy_since_ = std::chrono::steady_clock::now();
   }
-  collect(outcome);
-  scheduler_.complete(std::move(outcome));
+  scheduler_.complete(outcome);
   deliver_updates();
+}
+
+Status Engine::check(const GenerateRequest& request) const {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt == 0) return invalid_request("The prompt is empty.");
+  for (const int32_t token : request.prompt) {
+    if (token < 0 || token >= model_->config().vocab) {
+      return invalid_request("The prompt holds token id " + std::to_string(token) +
+                             ", outside the model's vocabulary of " +
+                             std::to_string(model_->config().vocab) + ".");
+    }
+  }
+  if (prompt + 1 > context_length_) {
+    return make_error(400, "context_length_exceeded",
+                      "This model's maximum context length is " + std::to_string(context_length_) +
+                          " tokens, but the prompt has " + std::to_string(prompt) +
+                          "; shorten it.");
+  }
+  return {};
+}
+
+SequenceSpec Engine::make_spec(SequenceId id, const GenerateRequest& request) const {
+  SequenceSpec spec;
+  spec.id = id;
+  spec.prompt = request.prompt;
+  spec.max_tokens = request.sampling.max_tokens;
+  if (!request.sampling.ignore_eos) spec.stop_tokens = tokenizer_->spec().end_of_generation;
+  spec.tenant = request.context.tenant;
+  spec.salt = request.context.salt;
+  spec.priority = request.context.priority;
+  if (request.context.deadline.count() > 0)
+    spec.deadline = std::chrono::steady_clock::now() + request.context.deadline;
+  return spec;
+}
+
+Engine::Generation Engine::make_generation(GenerateRequest request) const {
+  auto sampling = std::make_shared<SequenceSampling>();
+  sampling->filters.temperature = request.sampling.temperature;
+  sampling->filters.top_k = request.sampling.top_k;
+  sampling->filters.top_p = request.sampling.top_p;
+  // Without a seed the request's id is one: both legs draw the same numbers.
+  sampling->seed =
+      request.sampling.seed
+          ? *request.sampling.seed
+          : numerics::xxh3(std::as_bytes(std::span(std::string_view(request.context.request_id))));
+  std::vector<std::string> stops = request.sampling.stop;
+  return Generation{.request = std::move(request),
+                    .sink = {},
+                    .prefill_sink = {},
+                    .sampling = std::move(sampling),
+                    .detokenizer = text::Detokenizer(tokenizer_),
+                    .stops = StopMatcher(std::move(stops)),
+                    .completion = {},
+                    .unsent = {},
+                    .cached_tokens = 0,
+                    .submitted = std::chrono::steady_clock::now(),
+                    .last_token = {}};
+}
+
+Result<SequenceId> Engine::generate(GenerateRequest request, EventSink sink) {
+  TANDEM_CHECK(check(request));
+  const SequenceId id = next_id_++;
+  post([this, id, request = std::move(request), sink = std::move(sink)]() mutable {
+    if (auto added = scheduler_.add(make_spec(id, request)); !added) {
+      sink(ErrorEvent{added.error()});
+      return;
+    }
+    Generation generation = make_generation(std::move(request));
+    generation.sink = std::move(sink);
+    generations_.emplace(id, std::move(generation));
+  });
+  return id;
+}
+
+Result<SequenceId> Engine::prefill(GenerateRequest request, PrefillSink sink) {
+  TANDEM_CHECK(check(request));
+  const SequenceId id = next_id_++;
+  post([this, id, request = std::move(request), sink = std::move(sink)]() mutable {
+    SequenceSpec spec = make_spec(id, request);
+    spec.hold_after_first = true;
+    if (auto added = scheduler_.add(std::move(spec)); !added) {
+      sink(ErrorEvent{added.error()});
+      return;
+    }
+    Generation generation = make_generation(std::move(request));
+    generation.prefill_sink = std::move(sink);
+    generations_.emplace(id, std::move(generation));
+  });
+  return id;
 }
 
 void Engine::abort(SequenceId id) {
   post([this, id] {
-    if (const auto group = groups_.find(id); group != groups_.end()) {
-      const auto kept = group->second;
-      drop_group(*kept);
-      return;
-    }
     generations_.erase(id);
     if (!scheduler_.finish(id)) scheduler_.release_held(id);
   });
@@ -199,10 +307,10 @@ void Engine::release_held(SequenceId id) {
   });
 }
 
-void Engine::reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
+void Engine::reserve(std::vector<int32_t> tokens, std::string salt, Duration wait,
                      std::function<void(std::optional<Received>)> done) {
   const SequenceId id = next_id_++;
-  post([this, id, tokens = std::move(tokens), scope = std::move(scope), wait,
+  post([this, id, tokens = std::move(tokens), salt = std::move(salt), wait,
         done = std::move(done)]() mutable {
     const bool fits = !tokens.empty() && static_cast<int64_t>(tokens.size()) < context_length_;
     if (!fits) {
@@ -210,7 +318,7 @@ void Engine::reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
       return;
     }
     const TimePoint until = std::chrono::steady_clock::now() + wait;
-    reserves_.push_back({id, std::move(tokens), std::move(scope), until, std::move(done)});
+    reserves_.push_back({id, std::move(tokens), std::move(salt), until, std::move(done)});
     serve_reserves(std::chrono::steady_clock::now());
   });
 }
@@ -220,12 +328,13 @@ void Engine::serve_reserves(TimePoint now) {
     PendingReserve& first = reserves_.front();
     // Handoffs do not overtake what waits here: a stream of them would starve it.
     auto reservation =
-        kv_.reserve(first.id, first.tokens, first.scope, scheduler_.next_waiting_tokens());
+        kv_.reserve(first.id, first.tokens, first.salt, scheduler_.next_waiting_tokens());
     if (!reservation && now < first.until) break;
     const PendingReserve served = std::move(first);
     reserves_.pop_front();
     if (reservation) {
-      served.done(Received{served.id, reservation->first_missing, std::move(reservation->pages)});
+      served.done(Received{served.id, std::move(reservation->first_missing),
+                           std::move(reservation->pages)});
     } else {
       served.done(std::nullopt);
     }
@@ -239,6 +348,24 @@ void Engine::serve_reserves(TimePoint now) {
     at->done(std::nullopt);
     at = reserves_.erase(at);
   }
+}
+
+void Engine::start_received(SequenceId id, GenerateRequest request,
+                            std::vector<int32_t> first_tokens, int32_t cached_tokens,
+                            EventSink sink, std::function<void()> started) {
+  post([this, id, request = std::move(request), first_tokens = std::move(first_tokens),
+        cached_tokens, sink = std::move(sink), started = std::move(started)]() mutable {
+    kv_.receive_done(id, request.prompt);
+    started();
+    SequenceSpec spec = make_spec(id, request);
+    meters_.prompt_tokens.add(static_cast<double>(request.prompt.size()));
+    Generation generation = make_generation(std::move(request));
+    generation.sink = std::move(sink);
+    generation.cached_tokens = cached_tokens;
+    generations_.emplace(id, std::move(generation));
+    scheduler_.add_resident(std::move(spec), first_tokens.front());
+    deliver_updates();
+  });
 }
 
 void Engine::abandon_received(SequenceId id) {
@@ -260,10 +387,13 @@ void Engine::update_stats() {
   meters_.pages_used.set(kv_.used_pages());
   meters_.pages_cached.set(kv_.cached_pages());
   meters_.pages_free.set(kv_.free_pages());
+  meters_.index_bytes.set(static_cast<double>(kv_.index_bytes()));
   meters_.preemptions.add(static_cast<double>(
       scheduler_.preemptions() - std::exchange(seen_preemptions_, scheduler_.preemptions())));
   meters_.evictions.add(
       static_cast<double>(kv_.evictions() - std::exchange(seen_evictions_, kv_.evictions())));
+  meters_.windows_passed.add(static_cast<double>(
+      kv_.windows_passed() - std::exchange(seen_passed_, kv_.windows_passed())));
   const std::lock_guard lock(mutex_);
   if (scheduler_.in_flight() == 0) busy_since_ = TimePoint::max();
   stats_ = EngineStats{.running = scheduler_.running(),
@@ -274,6 +404,12 @@ void Engine::update_stats() {
                        .pages_cached = kv_.cached_pages(),
                        .pages_used = kv_.used_pages(),
                        .prefill_tokens_per_second = prefill_rate_};
+}
+
+int64_t Engine::token_capacity() const {
+  const auto length = static_cast<size_t>(context_length_);
+  const size_t pages = std::max<size_t>(kv_.demand().peak(length), 1);
+  return static_cast<int64_t>(static_cast<size_t>(kv_.page_count()) * length / pages);
 }
 
 bool Engine::stalled(Duration limit) const {

@@ -22,14 +22,15 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "engine/choice_text.h"
 #include "engine/executor.h"
 #include "engine/kv_manager.h"
 #include "engine/scheduler/scheduler.h"
+#include "engine/stop_matcher.h"
 #include "model/model.h"
 #include "observe/metrics.h"
 #include "protocol/request.h"
 #include "protocol/token_event.h"
+#include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
 namespace tandem::engine {
@@ -42,39 +43,33 @@ struct EngineOptions {
   std::string lineage = {};
 };
 
-// Events of one request, in this order: PromptEvent when asked for; then each choice's text and its
-// finish, interleaved between choices; or, anywhere, one error that ends the request. With best_of
-// above n nothing of a choice comes before all of them are ranked by mean logprob per token; the
-// best n come then, numbered by rank.
 using EventSink = std::function<void(protocol::TokenEvent)>;
 
-struct Embedding {
-  std::vector<float> values;  // of length 1; all zero when the hidden states are
-  protocol::Usage usage;
-};
-using EmbedSink = std::function<void(Result<Embedding>)>;
-
-// What a prefill leg reports, in order: admitted, layer progress (from the device thread), done; or
-// one error.
+// What a prefill leg reports, in order: admitted; for each pass the pages it brings, then layer
+// progress (from the device thread); done; or one error.
 struct PrefillAdmitted {
-  std::vector<PageTag> pages;
   int32_t cached_tokens = 0;
+};
+// Pages of the blocks that follow those reported before, [block][group]; page -1 where a window had
+// passed already.
+struct PrefillPages {
+  std::vector<PageTag> pages;
 };
 struct LayerProgress {
   int32_t layer = 0;
   int32_t end_token = 0;  // this layer's KV is final for every token before it
 };
 struct PrefillDone {
-  std::vector<protocol::ScoredToken> first_tokens;  // of choice 0
+  std::vector<int32_t> first_tokens;
 };
 using PrefillEvent =
-    std::variant<PrefillAdmitted, LayerProgress, PrefillDone, protocol::ErrorEvent>;
+    std::variant<PrefillAdmitted, PrefillPages, LayerProgress, PrefillDone, protocol::ErrorEvent>;
 using PrefillSink = std::function<void(PrefillEvent)>;
 
 struct Received {
   SequenceId id = 0;
-  uint32_t first_missing = 0;
-  std::vector<PageTag> pages;
+  std::vector<uint32_t> first_missing;  // by page group: blocks from here on are to be filled
+  std::vector<PageTag> pages;           // [block][group]; page -1: not live at the prompt's end
 };
 
 struct EngineStats {
@@ -97,34 +92,31 @@ class Engine {
          EngineOptions options, observe::Metrics& metrics);
   ~Engine();  // aborts what runs, without events
 
-  // Longest sequence: the model's context or what all pages hold, whichever is less.
+  // Longest sequence: the model's context or what all pages hold, whichever is less. (A group with
+  // a window holds only what is live.)
   int32_t context_length() const { return context_length_; }
   const model::Model& model() const { return *model_; }
   const ops::PageLayout& layout() const { return arena_.layout; }
+  const std::vector<model::PageGroup>& page_groups() const { return page_groups_; }
+  // What all pages hold if sequences are as long as they may be.
+  int64_t token_capacity() const;
 
-  // Runs every choice of a request over one computation of its prompt: the others start when the
-  // first has computed it, and share its full blocks. Not more than a quarter of max_sequences of
-  // one request run at once, so that others find room. Errors: 400 context_length_exceeded, 400 for
-  // tokens outside the vocabulary and parameters out of bounds, 404 adapter_not_found.
+  // Errors: 400 context_length_exceeded, 400 for tokens outside the vocabulary.
   Result<SequenceId> generate(protocol::GenerateRequest request, EventSink sink);
-  // Prefill leg: one token of choice 0 is sampled, then the pages wait for release_held. Errors: as
-  // generate; 400 for a request that needs one leg.
+  // Prefill leg: one token is sampled, then the pages wait for release_held.
   Result<SequenceId> prefill(protocol::GenerateRequest request, PrefillSink sink);
-  // One vector for a prompt, through the same scheduler and passes. Errors: as generate; later, 500
-  // non_finite_logits.
-  Result<SequenceId> embed(protocol::EmbedRequest request, EmbedSink sink);
   void abort(SequenceId id);  // no event follows; harmless when it has ended
   void release_held(SequenceId id);
 
   // Receiving side of a handoff. `done` runs on the engine thread, with nothing when there is no
   // room.
-  void reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
+  void reserve(std::vector<int32_t> tokens, std::string salt, Duration wait,
                std::function<void(std::optional<Received>)> done);
   // The blocks are proven. `request.prompt` are the offered tokens. `started` runs before the first
   // event.
   void start_received(SequenceId id, protocol::GenerateRequest request,
-                      std::vector<protocol::ScoredToken> first_tokens, int32_t cached_tokens,
-                      EventSink sink, std::function<void()> started);
+                      std::vector<int32_t> first_tokens, int32_t cached_tokens, EventSink sink,
+                      std::function<void()> started);
   void abandon_received(SequenceId id);
   // Sending side.
   void add_readers(std::vector<PageTag> tags);
@@ -135,107 +127,67 @@ class Engine {
   bool stalled(Duration limit = std::chrono::seconds(60)) const;
 
  private:
-  struct RankedChoice {
-    double mean_logprob = 0;
-    protocol::TextEvent text;
-    protocol::FinishEvent finish;
-  };
-  struct Group {        // one request with all its choices
-    SequenceId id = 0;  // of its first sequence
+  struct Generation {  // one sequence's text side
     protocol::GenerateRequest request;
     EventSink sink;
-    int32_t adapter = -1;
-    uint64_t seed = 0;
-    TimePoint submitted{};
-    TimePoint deadline = TimePoint::max();
-    int32_t next_choice = 1;
-    std::vector<SequenceId> running;
-    int32_t cached_tokens = 0;
-    protocol::PromptEvent prompt;
-    bool prompt_sent = false;
-    std::vector<RankedChoice> ranked;
-    bool ranks() const { return request.sampling.best_of > request.sampling.n; }
-  };
-  struct Generation {  // one sequence
-    std::shared_ptr<SequenceState> state;
-    int32_t prompt_tokens = 0;
-    int32_t cached_tokens = 0;
-    // Of a request's choice.
-    std::shared_ptr<Group> group;
-    std::optional<ChoiceText> text;
-    std::optional<protocol::TextEvent> kept;  // all of it so far, while its rank is not known
-    TimePoint last_token{};
-    // Of a prefill leg.
     PrefillSink prefill_sink;
-    // Of an embedding.
-    EmbedSink embed_sink;
-    std::vector<float> pooled;
+    std::shared_ptr<const SequenceSampling> sampling;
+    text::Detokenizer detokenizer;
+    StopMatcher stops;
+    std::vector<int32_t> completion;
+    std::vector<int32_t> unsent;  // ids behind text that is still held back
+    int32_t cached_tokens = 0;
+    size_t pages_told = 0;  // prefill leg: of its page table
+    TimePoint submitted{};
+    TimePoint last_token{};
   };
   struct PendingReserve {
     SequenceId id;
     std::vector<int32_t> tokens;
-    KvScope scope;
+    std::string salt;
     TimePoint until;
     std::function<void(std::optional<Received>)> done;
   };
   struct Meters {
     explicit Meters(observe::Metrics& metrics);
-    observe::Gauge running, waiting, pages_used, pages_cached, pages_free, held;
-    observe::Counter prompt_tokens, cached_tokens, generation_tokens, preemptions, evictions, steps,
-        non_finite;
+    observe::Gauge running, waiting, pages_used, pages_cached, pages_free, index_bytes, held;
+    observe::Counter prompt_tokens, cached_tokens, generation_tokens, preemptions, evictions;
+    observe::Counter windows_passed, steps;
     observe::Histogram step_seconds, ttft_seconds, itl_seconds;
   };
 
-  // The adapter's index, -1 for none.
-  Result<int32_t> check_prompt(std::span<const int32_t> prompt, int32_t more,
-                               const std::string& adapter) const;
-  Result<int32_t> check(const protocol::GenerateRequest& request) const;
+  Status check(const protocol::GenerateRequest& request) const;
   void post(std::function<void()> command);
   void loop();
   void pump();
   void serve_reserves(TimePoint now);
-  std::shared_ptr<Group> make_group(SequenceId id, protocol::GenerateRequest request,
-                                    int32_t adapter, EventSink sink) const;
-  SequenceSpec make_spec(SequenceId id, const protocol::RequestContext& context,
-                         std::vector<int32_t> prompt, const std::string& adapter_name,
-                         int32_t adapter) const;
-  SequenceSpec choice_spec(const Group& group, SequenceId id, int32_t choice) const;
-  // Of a group's choice; without one, of the prefill leg of choice 0.
-  Generation make_generation(const protocol::GenerateRequest& request, uint64_t seed,
-                             int32_t choice) const;
-  std::vector<int32_t> stop_tokens(const protocol::SamplingParams& params) const;
-  void add_choice(const std::shared_ptr<Group>& group, SequenceId id, int32_t choice);
-  void start_choices(const std::shared_ptr<Group>& group);
-  void collect(protocol::StepOutcome& outcome);  // what does not pass through the scheduler
   void deliver_updates();
-  void deliver(SequenceId id, Generation& generation, SequenceUpdate& update);
-  void deliver_prefill(Generation& generation, SequenceUpdate& update);
-  void deliver_embedding(Generation& generation, SequenceUpdate& update);
-  void deliver_token(Generation& generation, const protocol::ScoredToken& token);
-  void emit_text(Generation& generation, std::optional<protocol::TextEvent> event);
-  void emit_prompt(Group& group);
-  void end_choice(SequenceId id, Generation& generation, protocol::FinishReason reason,
-                  const std::optional<protocol::ScoredToken>& stop_token);
-  void end_group(Group& group);
-  void drop_group(Group& group);
+  void deliver(Generation& generation, const SequenceUpdate& update);
+  void deliver_prefill(Generation& generation, const SequenceUpdate& update);
+  bool push_token(Generation& generation, int32_t token);  // false: a stop string ended it
+  void finish(Generation& generation, protocol::FinishReason reason, bool stop_token);
+  SequenceSpec make_spec(SequenceId id, const protocol::GenerateRequest& request) const;
+  Generation make_generation(protocol::GenerateRequest request) const;
   DeviceJob make_job(protocol::StepPlan plan);
-  void on_outcome(protocol::StepOutcome outcome, const JobTiming& timing);
+  void tell_pages(Generation& generation, const protocol::StepSequence& planned);
+  void on_outcome(const protocol::StepOutcome& outcome, const JobTiming& timing);
   void update_stats();
 
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   ops::PageArenaView arena_;
+  std::vector<model::PageGroup> page_groups_;
   EngineOptions options_;
-  int32_t context_length_;
   Meters meters_;
   KvManager kv_;
+  int32_t context_length_;
   Scheduler scheduler_;
   std::unordered_map<SequenceId, Generation> generations_;
-  std::unordered_map<SequenceId, std::shared_ptr<Group>> groups_;
   std::deque<PendingReserve> reserves_;
   std::atomic<SequenceId> next_id_{1};
   uint64_t seen_preemptions_ = 0;
   uint64_t seen_evictions_ = 0;
+  uint64_t seen_passed_ = 0;
   double prefill_rate_ = 0;
 
   mutable std::mutex mutex_;  // inbox_, stop_, stats_

@@ -18,6 +18,7 @@ class EngineTest : public ::testing::Test {
     Script script;
     script.marker = ">";
     script.step_ms = step_ms;
+    script.windows = windows_;
     script.context_length = 512;
     script.replies = {
         {"fox", "the brown own fox jumps"}, {"fact", "it is {echo:0}!"}, {"", "default reply"}};
@@ -59,6 +60,7 @@ class EngineTest : public ::testing::Test {
   }
 
   std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::vector<int32_t> windows_;  // of the model's layers after the first
   std::vector<std::byte> memory_;
   ops::PageArenaView view_;
   observe::Metrics metrics_;
@@ -121,6 +123,69 @@ TEST_F(EngineTest, ManySequencesInLittleMemoryAllFinishRight) {
   }
 }
 
+// What a layer with a window no longer sees takes no memory: the prompt alone has 26 blocks in each
+// of two groups, and all pages together are 34.
+TEST_F(EngineTest, AWindowHoldsOnlyWhatIsLive) {
+  windows_ = {16};
+  start(34, EngineOptions{.prefill_chunk = 8});
+  EXPECT_EQ(engine_->context_length(), 28 * 8) << "six pages for 16 + 16 + 8 tokens in the second";
+  const std::string prompt = "remember fact-77 and " + std::string(180, 'x') + " now>";
+  const Collected got = run(request(prompt)).get();
+  EXPECT_EQ(got.text, "it is fact-77!");
+  wait_for_used(0);
+  EXPECT_NE(metrics_.render().find("tandem_kv_window_pages_passed_total 23"), std::string::npos)
+      << metrics_.render();
+}
+
+TEST_F(EngineTest, ATooLongPassIsCutToTheWindow) {
+  windows_ = {16};
+  start(200, EngineOptions{.prefill_chunk = 100000});
+  EXPECT_EQ(engine_->context_length(), 512);
+  const Collected got = run(request("remember fact-5 and " + std::string(460, 'x') + ">")).get();
+  EXPECT_EQ(got.text, "it is fact-5!");
+}
+
+TEST_F(EngineTest, WithWindowsCachedEqualsCold) {
+  for (const int in_flight : {1, 2}) {
+    for (const int chunk : {1, 7, 16, 64}) {
+      windows_ = {24, 9};
+      start(200, EngineOptions{.prefill_chunk = chunk, .max_in_flight = in_flight});
+      std::string history;
+      for (int turn = 0; turn < 4; ++turn) {
+        const std::string fact = "fact-" + std::to_string(turn);
+        history += (turn == 0 ? fact : " say more") + " please " + std::string(30, 'x') + ">";
+        const Collected got = run(request(history)).get();
+        EXPECT_EQ(got.text, "it is fact-0!");
+        const auto cached = static_cast<size_t>(got.finish->usage.cached_tokens);
+        if (turn > 0) {
+          EXPECT_GE(cached, history.size() - 65) << "all of the turn before but its last block";
+        }
+        history += got.text;
+      }
+      wait_for_used(0);
+    }
+  }
+}
+
+TEST_F(EngineTest, WithWindowsManySequencesInLittleMemoryAllFinishRight) {
+  for (const int in_flight : {1, 2}) {
+    windows_ = {16, 16, 5};
+    start(44, EngineOptions{.prefill_chunk = 7, .max_sequences = 6, .max_in_flight = in_flight});
+    std::vector<std::future<Collected>> futures;
+    for (int i = 0; i < 40; ++i) {
+      // Long and short ones, some with a common beginning.
+      const std::string middle(static_cast<size_t>(i * 31 % 70), 'y');
+      futures.push_back(
+          run(request("remember fact-" + std::to_string(i % 5 * 37) + " " + middle + " ok>")));
+    }
+    for (int i = 0; i < 40; ++i) {
+      const Collected got = futures[static_cast<size_t>(i)].get();
+      EXPECT_EQ(got.text, "it is fact-" + std::to_string(i % 5 * 37) + "!");
+    }
+    wait_for_used(0);
+  }
+}
+
 TEST_F(EngineTest, RefusesWhatCannotFit) {
   start(4);
   const Collected got = run(request(std::string(40, 'x'))).get();
@@ -154,15 +219,16 @@ TEST_F(EngineTest, APrefillLegHoldsItsPagesUntilReleased) {
   std::map<int32_t, int32_t> progress;
   auto id = engine_->prefill(request("remember fact-1 please>"), [&](PrefillEvent event) {
     const std::lock_guard lock(mutex);
-    if (auto* admitted = std::get_if<PrefillAdmitted>(&event)) pages = admitted->pages;
+    if (auto* more = std::get_if<PrefillPages>(&event))
+      pages.insert(pages.end(), more->pages.begin(), more->pages.end());
     if (auto* layer = std::get_if<LayerProgress>(&event)) progress[layer->layer] = layer->end_token;
-    if (auto* done = std::get_if<PrefillDone>(&event)) first = {done->first_tokens.front().token};
+    if (auto* done = std::get_if<PrefillDone>(&event)) first = done->first_tokens;
     wake.notify_all();
   });
   ASSERT_TRUE(id);
   std::unique_lock lock(mutex);
   ASSERT_TRUE(wake.wait_for(lock, std::chrono::seconds(5), [&] { return !first.empty(); }));
-  EXPECT_EQ(pages.size(), 3U);
+  EXPECT_EQ(pages.size(), 3U) << "one for each block";
   EXPECT_EQ(progress, (std::map<int32_t, int32_t>{{0, 23}, {1, 23}}));
   EXPECT_EQ(tokenizer_->decode(first), "i");
   lock.unlock();
@@ -177,10 +243,10 @@ TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
   // What a prefill worker would send: the pages' bytes after its passes.
   (void)run(asked).get();
   std::promise<Received> reserved;
-  engine_->reserve(asked.prompt, {.salt = "other"}, Duration::zero(),
+  engine_->reserve(asked.prompt, "other", Duration::zero(),
                    [&](std::optional<Received> got) { reserved.set_value(*got); });
   const Received received = reserved.get_future().get();
-  EXPECT_EQ(received.first_missing, 0U) << "another salt shares nothing";
+  EXPECT_EQ(received.first_missing, std::vector<uint32_t>{0}) << "another salt shares nothing";
   for (size_t i = 0; i < asked.prompt.size(); ++i) {
     for (int layer = 0; layer < 2; ++layer) {
       auto* slot = reinterpret_cast<float*>(view_.page(received.pages[i / 8].page) +
@@ -195,7 +261,7 @@ TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
   auto continued = asked;
   continued.context.salt = "other";
   std::atomic<bool> started = false;
-  engine_->start_received(received.id, continued, {{.token = tokenizer_->encode("i").front()}}, 5,
+  engine_->start_received(received.id, continued, tokenizer_->encode("i"), 5,
                           collect_into(collected, promise), [&] { started = true; });
   const Collected got = future.get();
   EXPECT_TRUE(started);
@@ -217,7 +283,7 @@ TEST_F(EngineTest, AHandoffDoesNotTakeThePagesAWaitingSequenceNeeds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   ASSERT_EQ(engine_->stats().waiting, 1);
   std::promise<std::optional<Received>> reserved;
-  engine_->reserve(std::vector<int32_t>(8, 65), {}, Duration::zero(),
+  engine_->reserve(std::vector<int32_t>(8, 65), "", Duration::zero(),
                    [&](std::optional<Received> got) { reserved.set_value(std::move(got)); });
   EXPECT_FALSE(reserved.get_future().get());
   EXPECT_EQ(first.get().text, "the brown own fox jumps");
@@ -227,13 +293,13 @@ TEST_F(EngineTest, AHandoffDoesNotTakeThePagesAWaitingSequenceNeeds) {
 TEST_F(EngineTest, AnAbandonedReservationReturnsItsPages) {
   start(8);
   std::promise<std::optional<Received>> reserved;
-  engine_->reserve(std::vector<int32_t>(20, 65), {}, Duration::zero(),
+  engine_->reserve(std::vector<int32_t>(20, 65), "", Duration::zero(),
                    [&](std::optional<Received> got) { reserved.set_value(std::move(got)); });
   const auto received = reserved.get_future().get();
   ASSERT_TRUE(received);
   wait_for_used(3);
   std::promise<bool> second;
-  engine_->reserve(std::vector<int32_t>(48, 66), {}, Duration::zero(),
+  engine_->reserve(std::vector<int32_t>(48, 66), "", Duration::zero(),
                    [&](const std::optional<Received>& got) { second.set_value(got.has_value()); });
   EXPECT_FALSE(second.get_future().get()) << "busy";
   engine_->abandon_received(received->id);
@@ -243,7 +309,7 @@ TEST_F(EngineTest, AnAbandonedReservationReturnsItsPages) {
 TEST_F(EngineTest, AHandoffWaitsForMemoryInItsTurn) {
   start(8);
   std::promise<Received> first;
-  engine_->reserve(std::vector<int32_t>(48, 65), {}, Duration::zero(),
+  engine_->reserve(std::vector<int32_t>(48, 65), "", Duration::zero(),
                    [&](std::optional<Received> got) { first.set_value(*got); });
   const Received held = first.get_future().get();
   std::promise<bool> large;
@@ -258,10 +324,10 @@ TEST_F(EngineTest, AHandoffWaitsForMemoryInItsTurn) {
       promise.set_value(got.has_value());
     };
   };
-  engine_->reserve(std::vector<int32_t>(40, 66), {}, std::chrono::seconds(20),
+  engine_->reserve(std::vector<int32_t>(40, 66), "", std::chrono::seconds(20),
                    note("large", large));
-  engine_->reserve(std::vector<int32_t>(8, 67), {}, std::chrono::seconds(20), note("small", small));
-  engine_->reserve(std::vector<int32_t>(40, 68), {}, std::chrono::milliseconds(100),
+  engine_->reserve(std::vector<int32_t>(8, 67), "", std::chrono::seconds(20), note("small", small));
+  engine_->reserve(std::vector<int32_t>(40, 68), "", std::chrono::milliseconds(100),
                    note("late", late));
   EXPECT_FALSE(late.get_future().get()) << "its time passed";
   engine_->abandon_received(held.id);

@@ -5,114 +5,172 @@
 #include <cstring>
 #include <utility>
 
+#include "protocol/page_window.h"
+
 namespace tandem::engine {
 
 KvManager::KvManager(ops::PageArenaView arena, KvManagerOptions options,
                      std::function<void(int32_t, uint64_t)> on_allocate)
     : arena_(arena),
       options_(std::move(options)),
+      demand_(page_demand(arena.layout, options_)),
+      full_groups_(static_cast<int32_t>(std::ranges::count(demand_.windows, 0))),
       pool_(arena.page_count, std::move(on_allocate), options_.first_generation),
-      index_(arena.layout.block_tokens, options_.index_bytes),
-      indexed_(static_cast<size_t>(arena.page_count), false) {}
+      index_({.block_tokens = arena.layout.block_tokens,
+              .windows = demand_.windows,
+              .page_count = arena.page_count},
+             options_.index_bytes) {}
 
-size_t KvManager::blocks_for(size_t tokens) const {
-  const auto block = static_cast<size_t>(block_tokens());
-  return (tokens + block - 1) / block;
-}
+// --- pages ---------------------------------------------------------------------------------
 
-bool KvManager::is_idle(int32_t page) const {
-  return indexed_[static_cast<size_t>(page)] && pool_.owners(page) == 1 &&
-         pool_.readers(page) == 0 && pool_.writers(page) == 0;
-}
-
-// Every change of a count goes through here, so that idle_ is always right.
-template <typename Change>
-void KvManager::change(PageTag tag, Change&& change) {
-  idle_ -= is_idle(tag.page) ? 1 : 0;
-  change();
-  idle_ += is_idle(tag.page) ? 1 : 0;
+// After every change of a count: the index lists what nobody uses.
+void KvManager::update_idle(int32_t page, bool passed) {
+  if (!index_.holds(page)) return;
+  const bool idle = pool_.owners(page) == 1 && pool_.readers(page) == 0 && pool_.writers(page) == 0;
+  index_.set_idle(page, idle, passed);
 }
 
 void KvManager::retain(PageTag tag) {
-  change(tag, [&] {
-    const bool current = pool_.add_owner(tag);
-    assert(current);
-    (void)current;
-  });
+  const bool current = pool_.add_owner(tag);
+  assert(current);
+  (void)current;
+  update_idle(tag.page);
 }
 
-void KvManager::drop(PageTag tag) {
-  change(tag, [&] { pool_.drop_owner(tag); });
+void KvManager::drop(PageTag tag, bool passed) {
+  pool_.drop_owner(tag);
+  update_idle(tag.page, passed);
 }
 
-void KvManager::push(Table& table, PageTag tag) {
-  table.tags.push_back(tag);
-  table.pages.push_back(tag.page);
+void KvManager::let_go(const std::vector<PageTag>& tags) {
+  evictions_ += tags.size();
+  for (const PageTag tag : tags) pool_.drop_owner(tag);
 }
 
-std::optional<PageTag> KvManager::obtain() {
-  if (auto tag = pool_.allocate()) return tag;
-  const auto evicted = index_.evict_one([&](PageTag tag) { return is_idle(tag.page); });
-  if (!evicted) return std::nullopt;
-  ++evictions_;
-  change(*evicted, [&] {
-    indexed_[static_cast<size_t>(evicted->page)] = false;
-    pool_.drop_owner(*evicted);
-  });
-  return pool_.allocate();
-}
-
-KvManager::Table KvManager::make_table(const KvScope& scope) const {
-  Table table;
-  table.root = protocol::root_content_id(options_.lineage, block_tokens(), scope.salt);
-  if (!scope.adapter.empty())
-    table.extras.push_back({protocol::ExtraKind::kAdapter, scope.adapter});
-  return table;
-}
-
-size_t KvManager::share_prefix(Table& table, std::span<const int32_t> tokens, size_t most_blocks) {
-  table.ids = protocol::content_ids(
-      table.root,
-      tokens.first(std::min(tokens.size(), most_blocks * static_cast<size_t>(block_tokens()))),
-      block_tokens(), table.extras);
-  const auto match = index_.match(table.ids, tokens);
-  for (const PageTag tag : match.pages) {
-    retain(tag);
-    push(table, tag);
+PageTag KvManager::obtain() {
+  std::vector<PageTag> given_back;
+  while (pool_.free_count() == 0 && index_.evict_page(given_back)) {
+    let_go(given_back);
+    given_back.clear();
   }
-  table.ids.resize(match.pages.size());
-  return match.pages.size();
+  const auto tag = pool_.allocate();
+  assert(tag);
+  return *tag;
 }
 
-bool KvManager::fill(Table& table, size_t blocks) {
-  while (table.tags.size() < blocks) {
-    const auto tag = obtain();
-    if (!tag) return false;
-    push(table, *tag);
+// What the table may still take at once in its window groups. A page that others share does not
+// count as taken: when this sequence gives it back nothing comes free.
+int64_t KvManager::promised(const Table& table) const {
+  if (table.promised_blocks <= table.window_blocks) return 0;
+  const auto left = static_cast<int64_t>(table.promised_blocks - table.window_blocks);
+  int64_t total = 0;
+  for (size_t group = 0; group < demand_.groups(); ++group) {
+    const int32_t window = demand_.windows[group];
+    if (window == 0) continue;
+    auto open = static_cast<int64_t>(
+        demand_.group_peak(window, table.promised_blocks * static_cast<size_t>(block_tokens())));
+    for (size_t block = table.front[group]; block < table.window_blocks; ++block) {
+      const int32_t page = table.pages[slot(block, group)];
+      open -= pool_.owners(page) - (index_.holds(page) ? 1U : 0U) == 1 ? 1 : 0;
+    }
+    total += std::clamp<int64_t>(open, 0, left);
   }
-  return true;
+  return total;
+}
+
+int64_t KvManager::promised_to_others(const Table* table) const {
+  if (full_groups_ == static_cast<int32_t>(demand_.groups())) return 0;
+  int64_t total = 0;
+  for (const auto& [id, other] : tables_) total += &other == table ? 0 : promised(other);
+  return total;
+}
+
+// --- tables --------------------------------------------------------------------------------
+
+void KvManager::set(Table& table, size_t slot, PageTag tag) {
+  table.tags[slot] = tag;
+  table.pages[slot] = tag.page;
+}
+
+void KvManager::drop_slot(Table& table, size_t slot, bool passed) {
+  const PageTag tag = table.tags[slot];
+  if (tag.page < 0) return;
+  set(table, slot, PageTag{});
+  drop(tag, passed);
+}
+
+void KvManager::make_room(Table& table, size_t blocks) const {
+  if (table.tags.size() >= blocks * demand_.groups()) return;
+  table.tags.resize(blocks * demand_.groups());
+  table.pages.resize(blocks * demand_.groups(), -1);
+}
+
+// The pages must be obtainable.
+void KvManager::fill(Table& table, size_t full_blocks, size_t window_blocks) {
+  make_room(table, std::max(full_blocks, window_blocks));
+  for (size_t group = 0; group < demand_.groups(); ++group) {
+    const bool full = demand_.windows[group] == 0;
+    const size_t end = full ? full_blocks : window_blocks;
+    for (size_t block = full ? table.full_blocks : table.window_blocks; block < end; ++block)
+      set(table, slot(block, group), obtain());
+  }
+  table.full_blocks = std::max(table.full_blocks, full_blocks);
+  table.window_blocks = std::max(table.window_blocks, window_blocks);
 }
 
 std::optional<int32_t> KvManager::admit(SequenceId id, std::span<const int32_t> tokens,
-                                        const KvScope& scope, int32_t headroom) {
+                                        const std::string& salt, int32_t headroom) {
   const auto block = static_cast<size_t>(block_tokens());
-  Table table = make_table(scope);
+  Table& table = tables_[id] = Table{};
+  table.root = protocol::root_content_id(options_.lineage, block_tokens(), salt);
   // The last token is always computed: its logits are wanted.
-  const size_t shared = scope.reuse ? share_prefix(table, tokens, (tokens.size() - 1) / block) : 0;
-  const size_t blocks = blocks_for(tokens.size());
-  if (static_cast<int32_t>(blocks - shared) + headroom > obtainable() || !fill(table, blocks)) {
-    for (const PageTag tag : table.tags) drop(tag);
+  const size_t most = (tokens.size() - 1) / block;
+  table.ids = protocol::content_ids(table.root, tokens.first(most * block), block_tokens());
+  auto match = index_.match(table.ids, tokens);
+  const size_t shared = match.blocks;
+  table.ids.resize(shared);
+  make_room(table, shared);
+  for (size_t at = 0; at < match.pages.size(); ++at) {
+    if (match.pages[at].page < 0) continue;
+    retain(match.pages[at]);
+    set(table, at, match.pages[at]);
+  }
+  table.full_blocks = table.window_blocks = shared;
+  for (const int32_t window : demand_.windows) {
+    table.front.push_back(static_cast<size_t>(
+        protocol::first_live_block(window, static_cast<int64_t>(shared * block), block_tokens())));
+  }
+  table.promised_blocks = demand_.blocks_for(tokens.size());
+  const auto needed = static_cast<int64_t>(table.promised_blocks - shared) * full_groups_;
+  const int64_t kept = static_cast<int64_t>(headroom) * static_cast<int64_t>(demand_.groups());
+  if (needed + promised_to_others(nullptr) + kept > obtainable()) {
+    release(id);
     return std::nullopt;
   }
-  tables_[id] = std::move(table);
+  fill(table, table.promised_blocks, 0);
   return static_cast<int32_t>(shared * block);
 }
 
 bool KvManager::extend(SequenceId id, int32_t token_count) {
-  return fill(tables_.at(id), blocks_for(static_cast<size_t>(token_count)));
+  Table& table = tables_.at(id);
+  const size_t blocks = demand_.blocks_for(static_cast<size_t>(token_count));
+  const auto more = [&](size_t have) {
+    return static_cast<int64_t>(blocks - std::min(have, blocks));
+  };
+  const int64_t needed =
+      more(table.full_blocks) * full_groups_ +
+      more(table.window_blocks) * (static_cast<int64_t>(demand_.groups()) - full_groups_);
+  if (needed == 0) return true;
+  if (needed + promised_to_others(&table) > obtainable()) return false;
+  fill(table, blocks, blocks);
+  return true;
 }
 
-std::span<const int32_t> KvManager::pages(SequenceId id) const { return tables_.at(id).pages; }
+std::span<const int32_t> KvManager::pages(SequenceId id, int32_t token_count) const {
+  const std::vector<int32_t>& pages = tables_.at(id).pages;
+  const size_t wanted = demand_.blocks_for(static_cast<size_t>(token_count)) * demand_.groups();
+  return std::span(pages).first(std::min(wanted, pages.size()));
+}
 
 std::span<const PageTag> KvManager::tags(SequenceId id) const { return tables_.at(id).tags; }
 
@@ -122,136 +180,186 @@ void KvManager::computed(SequenceId id, std::span<const int32_t> tokens, int32_t
   while (table.chained && (table.ids.size() + 1) * block <= static_cast<size_t>(computed)) {
     publish(table, table.ids.size(), tokens.subspan(table.ids.size() * block, block));
   }
+  pass_windows(table, computed);
+}
+
+// Rows that may still come, planned ones and those after a roll-back, are at `computed` -
+// kept_tokens or later.
+void KvManager::pass_windows(Table& table, int32_t computed) {
+  const int64_t oldest = std::max<int64_t>(int64_t{computed} - demand_.kept_tokens, 0);
+  for (size_t group = 0; group < demand_.groups(); ++group) {
+    const auto live = static_cast<size_t>(
+        protocol::first_live_block(demand_.windows[group], oldest, block_tokens()));
+    for (; table.front[group] < std::min(live, table.window_blocks); ++table.front[group]) {
+      drop_slot(table, slot(table.front[group], group), /*passed=*/true);
+      ++windows_passed_;
+    }
+  }
 }
 
 void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tokens) {
   const protocol::ContentId parent = block == 0 ? table.root : table.ids[block - 1];
-  const protocol::ContentId id = protocol::next_content_id(parent, tokens, table.extras);
-  const PageTag tag = table.tags[block];
+  const protocol::ContentId id = protocol::next_content_id(parent, tokens);
+  const auto pages = std::span(table.tags).subspan(slot(block, 0), demand_.groups());
   table.ids.push_back(id);
-  if (pool_.state(tag.page) == kv::PageState::kFilling && !pool_.mark_verified(tag)) {
-    table.chained = false;  // a writer is active: not proven
-    return;
+  for (const PageTag tag : pages) {
+    if (tag.page >= 0 && pool_.state(tag.page) == kv::PageState::kFilling &&
+        !pool_.mark_verified(tag)) {
+      table.chained = false;  // a writer is active: not proven
+      return;
+    }
   }
-  auto inserted = index_.insert(block == 0 ? nullptr : &parent, id, tokens, tag);
+  std::vector<PageTag> adopted;
+  const auto insert = [&] {
+    return index_.insert(block == 0 ? nullptr : &parent, id, tokens, pages, adopted);
+  };
+  auto inserted = insert();
   if (inserted == kv::PrefixIndex::Inserted::kFull) {
-    // Metadata is full: the oldest idle block makes room.
-    if (const auto evicted = index_.evict_one([&](PageTag other) { return is_idle(other.page); })) {
-      ++evictions_;
-      change(*evicted, [&] {
-        indexed_[static_cast<size_t>(evicted->page)] = false;
-        pool_.drop_owner(*evicted);
-      });
-      inserted = index_.insert(block == 0 ? nullptr : &parent, id, tokens, tag);
-    }
+    std::vector<PageTag> given_back;
+    const bool evicted = index_.evict_node(given_back);
+    let_go(given_back);
+    if (evicted) inserted = insert();
   }
-  switch (inserted) {
-    case kv::PrefixIndex::Inserted::kYes: {
-      const bool published = pool_.publish(tag);
-      assert(published);
-      (void)published;
-      change(tag, [&] {
-        (void)pool_.add_owner(tag);
-        indexed_[static_cast<size_t>(tag.page)] = true;
-      });
-      break;
-    }
-    case kv::PrefixIndex::Inserted::kDuplicate:
-      break;  // another page holds it; this one stays private
-    case kv::PrefixIndex::Inserted::kNoParent:
-    case kv::PrefixIndex::Inserted::kFull:
-      table.chained = false;
-      break;
+  for (const PageTag tag : adopted) {
+    // One that was published and lost its place in the index comes back as it is.
+    if (pool_.state(tag.page) == kv::PageState::kVerified) (void)pool_.publish(tag);
+    assert(pool_.state(tag.page) == kv::PageState::kPublished);
+    retain(tag);
   }
+  if (inserted == kv::PrefixIndex::Inserted::kNoParent ||
+      inserted == kv::PrefixIndex::Inserted::kFull)
+    table.chained = false;
 }
 
-void KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) {
+bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) {
   Table& table = tables_.at(id);
-  const size_t blocks = blocks_for(static_cast<size_t>(token_count));
-  while (table.tags.size() > blocks) {
-    drop(table.tags.back());
-    table.tags.pop_back();
-    table.pages.pop_back();
+  for (size_t group = 0; group < demand_.groups(); ++group) {
+    const auto live = static_cast<size_t>(
+        protocol::first_live_block(demand_.windows[group], rewritten_from, block_tokens()));
+    if (table.front[group] > live) return false;
   }
-  const size_t first = static_cast<size_t>(rewritten_from / block_tokens());
-  for (size_t block = first; block < table.tags.size(); ++block) {
-    if (pool_.state(table.tags[block].page) == kv::PageState::kFilling) continue;
-    // Final bytes are never written again: go on in a private copy. Without a free page the write
-    // puts the same bits in place (I13), which harms nobody.
-    const auto fresh = obtain();
-    if (!fresh) break;
-    std::memcpy(arena_.page(fresh->page), arena_.page(table.tags[block].page),
-                arena_.layout.page_bytes());
-    drop(table.tags[block]);
-    table.tags[block] = *fresh;
-    table.pages[block] = fresh->page;
+  const size_t blocks = demand_.blocks_for(static_cast<size_t>(token_count));
+  for (size_t at = table.tags.size(); at-- > blocks * demand_.groups();) drop_slot(table, at);
+  table.tags.resize(std::min(table.tags.size(), blocks * demand_.groups()));
+  table.pages.resize(table.tags.size());
+  table.full_blocks = std::min(table.full_blocks, blocks);
+  table.window_blocks = std::min(table.window_blocks, blocks);
+  // Final bytes are never written again: the sequence goes on in private copies.
+  const auto first = static_cast<size_t>(rewritten_from / block_tokens());
+  std::vector<size_t> final;
+  for (size_t at = slot(first, 0); at < table.tags.size(); ++at) {
+    const int32_t page = table.pages[at];
+    if (page >= 0 && pool_.state(page) != kv::PageState::kFilling) final.push_back(at);
+  }
+  if (static_cast<int64_t>(final.size()) + promised_to_others(&table) > obtainable()) return false;
+  for (const size_t at : final) {
+    const PageTag fresh = obtain();
+    std::memcpy(arena_.page(fresh.page), arena_.page(table.pages[at]), arena_.layout.page_bytes());
+    drop_slot(table, at);
+    set(table, at, fresh);
   }
   if (table.ids.size() > first) table.ids.resize(first);
+  return true;
 }
 
+// Deepest first, so that leaves are idle before their parents.
 void KvManager::release(SequenceId id) {
-  const auto at = tables_.find(id);
-  if (at == tables_.end()) return;
-  for (const PageTag tag : at->second.tags) drop(tag);
-  tables_.erase(at);
+  const auto found = tables_.find(id);
+  if (found == tables_.end()) return;
+  Table& table = found->second;
+  for (size_t block = table.tags.size() / demand_.groups(); block-- > 0;) {
+    for (const bool windows : {true, false}) {
+      for (size_t group = 0; group < demand_.groups(); ++group) {
+        if ((demand_.windows[group] != 0) == windows) drop_slot(table, slot(block, group));
+      }
+    }
+  }
+  tables_.erase(found);
 }
+
+// --- handoffs ------------------------------------------------------------------------------
 
 std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
                                                          std::span<const int32_t> tokens,
-                                                         const KvScope& scope,
+                                                         const std::string& salt,
                                                          int32_t kept_tokens) {
-  Table table = make_table(scope);
-  const size_t shared =
-      share_prefix(table, tokens, tokens.size() / static_cast<size_t>(block_tokens()));
-  const size_t blocks = blocks_for(tokens.size());
-  // One more page for the first generated tokens, so that a received sequence does not preempt at
-  // once; unless the prompt needs all there are.
-  const int32_t next = std::min(1, page_count() - static_cast<int32_t>(blocks));
-  const auto kept = static_cast<int32_t>(blocks_for(static_cast<size_t>(kept_tokens)));
-  if (static_cast<int32_t>(blocks - shared) + std::max(next, kept) > obtainable() ||
-      !fill(table, blocks)) {
-    for (const PageTag tag : table.tags) drop(tag);
+  const size_t blocks = demand_.blocks_for(tokens.size());
+  const size_t groups = demand_.groups();
+  Table& table = tables_[id] = Table{};
+  table.root = protocol::root_content_id(options_.lineage, block_tokens(), salt);
+  table.ids = protocol::content_ids(table.root, tokens, block_tokens());
+  const auto present = index_.present(table.ids, tokens);
+  make_room(table, blocks);
+  table.full_blocks = table.window_blocks = blocks;
+  int64_t needed = 0;
+  int64_t total = 0;
+  size_t examined = present.blocks;
+  for (size_t group = 0; group < groups; ++group) {
+    auto block = static_cast<size_t>(protocol::first_live_block(
+        demand_.windows[group], static_cast<int64_t>(tokens.size()), block_tokens()));
+    table.front.push_back(block);
+    total += static_cast<int64_t>(blocks - block);
+    for (; block < present.blocks && present.pages[slot(block, group)].page >= 0; ++block) {
+      retain(present.pages[slot(block, group)]);
+      set(table, slot(block, group), present.pages[slot(block, group)]);
+    }
+    table.first_missing.push_back(static_cast<uint32_t>(block));
+    needed += static_cast<int64_t>(blocks - block);
+    examined = std::min(examined, block);
+  }
+  table.ids.resize(examined);
+  // One more block for the first generated tokens, so that a received sequence does not preempt at
+  // once; unless the prompt needs all there is.
+  const int64_t next = std::clamp<int64_t>(page_count() - total, 0, static_cast<int64_t>(groups));
+  const auto kept = static_cast<int64_t>(demand_.peak(static_cast<size_t>(kept_tokens)));
+  if (needed + std::max(next, kept) + promised_to_others(&table) > obtainable()) {
+    release(id);
     return std::nullopt;
   }
-  table.receiving = true;
-  table.first_missing = static_cast<uint32_t>(shared);
-  for (size_t block = shared; block < blocks; ++block) {
-    change(table.tags[block], [&] { (void)pool_.add_writer(table.tags[block]); });
+  for (size_t group = 0; group < groups; ++group) {
+    for (size_t block = table.first_missing[group]; block < blocks; ++block) {
+      const PageTag tag = obtain();
+      (void)pool_.add_writer(tag);
+      set(table, slot(block, group), tag);
+    }
   }
-  Reservation reservation{table.first_missing, table.tags};
-  tables_[id] = std::move(table);
-  return reservation;
+  return Reservation{table.first_missing, table.tags};
 }
 
 void KvManager::receive_done(SequenceId id, std::span<const int32_t> tokens) {
   Table& table = tables_.at(id);
-  for (size_t block = table.first_missing; block < table.tags.size(); ++block) {
-    change(table.tags[block], [&] { pool_.drop_writer(table.tags[block]); });
-  }
-  table.receiving = false;
+  end_writing(table);
   computed(id, tokens, static_cast<int32_t>(tokens.size()));
 }
 
 void KvManager::receive_failed(SequenceId id) {
-  const auto at = tables_.find(id);
-  if (at == tables_.end()) return;
-  if (at->second.receiving) {
-    for (size_t block = at->second.first_missing; block < at->second.tags.size(); ++block) {
-      change(at->second.tags[block], [&] { pool_.drop_writer(at->second.tags[block]); });
+  const auto found = tables_.find(id);
+  if (found == tables_.end()) return;
+  end_writing(found->second);
+  release(id);
+}
+
+void KvManager::end_writing(Table& table) {
+  for (size_t group = 0; group < table.first_missing.size(); ++group) {
+    const size_t blocks = table.tags.size() / demand_.groups();
+    for (size_t block = table.first_missing[group]; block < blocks; ++block) {
+      const PageTag tag = table.tags[slot(block, group)];
+      pool_.drop_writer(tag);
+      update_idle(tag.page);
     }
   }
-  release(id);
+  table.first_missing.clear();
 }
 
 void KvManager::add_readers(std::span<const PageTag> tags) {
   for (const PageTag tag : tags) {
-    change(tag, [&] { (void)pool_.add_reader(tag); });
+    if (pool_.add_reader(tag)) update_idle(tag.page);
   }
 }
 
 void KvManager::drop_readers(std::span<const PageTag> tags) {
   for (const PageTag tag : tags) {
-    change(tag, [&] { pool_.drop_reader(tag); });
+    if (pool_.drop_reader(tag)) update_idle(tag.page);
   }
 }
 

@@ -1,6 +1,12 @@
 // KvManager: real pages behind the scheduler's KvPort: the pool's life cycle, the prefix index and
 // the arena, put together. Owns every page table of this worker.
 //
+// A block has one page for each page group. Groups that attend to everything get all of a prompt's
+// pages at admission and keep them. Groups with a window get theirs as passes are planned and give
+// them back once no row that may still come can see them; what such a sequence may still take at
+// once is promised to it, so that nobody else's growth can stop its prompt half-way. Pages given
+// back stay published and are the first to be evicted.
+//
 // A block is published when every layer of it is computed or received and proven, whoever computed
 // it: prompt or generated, prefill or decode. Published blocks that no sequence uses stay until
 // their pages are needed. One owner thread (the engine's).
@@ -28,8 +34,30 @@ using protocol::SequenceId;
 struct KvManagerOptions {
   std::string lineage;  // root of every ContentId
   size_t index_bytes = size_t{64} << 20;
-  uint64_t first_generation = 1;  // differs between starts of a process
+  uint64_t first_generation = 1;      // differs between starts of a process
+  std::vector<int32_t> windows = {};  // by page group, 0: attends to everything; empty: all do
+  int32_t rows_in_flight = 256;       // most rows of one sequence that passes hold at once
+  // A sequence can be rolled back so far without being computed again.
+  int32_t roll_back_tokens = 16;
 };
+
+// How many pages sequences take.
+struct PageDemand {
+  int32_t block_tokens = 16;
+  std::vector<int32_t> windows{0};
+  int32_t rows_in_flight = 256;
+  int32_t kept_tokens = 16;  // behind the window: for roll-backs and for the next turn's hit
+
+  size_t groups() const { return windows.size(); }
+  size_t blocks_for(size_t tokens) const;
+  // Most pages that one group holds at once for a sequence of `tokens`.
+  size_t group_peak(int32_t window, size_t tokens) const;
+  size_t peak(size_t tokens) const;  // all groups together
+  // The longest sequence that `pages` can hold, at most `limit`.
+  int32_t longest(int32_t pages, int32_t limit) const;
+};
+
+PageDemand page_demand(const ops::PageLayout& layout, const KvManagerOptions& options);
 
 class KvManager final : public KvPort {
  public:
@@ -37,74 +65,84 @@ class KvManager final : public KvPort {
   KvManager(ops::PageArenaView arena, KvManagerOptions options,
             std::function<void(int32_t, uint64_t)> on_allocate = {});
 
-  std::optional<int32_t> admit(SequenceId id, std::span<const int32_t> tokens, const KvScope& scope,
-                               int32_t headroom) override;
+  std::optional<int32_t> admit(SequenceId id, std::span<const int32_t> tokens,
+                               const std::string& salt, int32_t headroom) override;
   bool extend(SequenceId id, int32_t token_count) override;
-  std::span<const int32_t> pages(SequenceId id) const override;
+  std::span<const int32_t> pages(SequenceId id, int32_t token_count) const override;
   void computed(SequenceId id, std::span<const int32_t> tokens, int32_t computed) override;
-  void truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) override;
+  bool truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) override;
   void release(SequenceId id) override;
 
-  // The receiving side of a handoff: pages for all of `tokens`, shared where the prefix is here
-  // already. Pages from block `first_missing` on have a writer until receive_done or
-  // receive_failed. The pages for `kept_tokens` stay obtainable: a sequence waits here for them.
+  // The receiving side of a handoff: pages for what is live at the end of `tokens`, shared where
+  // it is here already. In group g the pages from block first_missing[g] on have a writer until
+  // receive_done or receive_failed. The pages for `kept_tokens` stay obtainable: a sequence waits
+  // here for them.
   struct Reservation {
-    uint32_t first_missing = 0;
-    std::vector<PageTag> pages;
+    std::vector<uint32_t> first_missing;  // by group
+    std::vector<PageTag> pages;           // [block][group]; page -1: not live
   };
   std::optional<Reservation> reserve(SequenceId id, std::span<const int32_t> tokens,
-                                     const KvScope& scope, int32_t kept_tokens = 0);
+                                     const std::string& salt, int32_t kept_tokens = 0);
   void receive_done(SequenceId id,
                     std::span<const int32_t> tokens);  // proven: publishes full blocks
   void receive_failed(SequenceId id);                  // drops everything
 
-  // The sending side.
+  // The sending side. [block][group], like pages().
   std::span<const PageTag> tags(SequenceId id) const;
   void add_readers(std::span<const PageTag> tags);
   void drop_readers(std::span<const PageTag> tags);
 
-  int32_t block_tokens() const { return arena_.layout.block_tokens; }
+  const PageDemand& demand() const { return demand_; }
+  int32_t block_tokens() const { return demand_.block_tokens; }
   int32_t page_count() const { return pool_.page_count(); }
   int32_t free_pages() const { return pool_.free_count(); }
-  int32_t cached_pages() const { return idle_; }  // published, used by nobody
+  int32_t cached_pages() const { return index_.idle_pages(); }  // published, used by nobody
   // In use by sequences or transfers: neither free nor merely cached.
-  int32_t used_pages() const { return page_count() - free_pages() - idle_; }
+  int32_t used_pages() const { return page_count() - free_pages() - cached_pages(); }
   size_t index_bytes() const { return index_.bytes(); }
-  uint64_t evictions() const { return evictions_; }
+  uint64_t evictions() const { return evictions_; }            // pages
+  uint64_t windows_passed() const { return windows_passed_; }  // pages given back early
+  const kv::PagePool& pool() const { return pool_; }
 
  private:
   struct Table {
-    std::vector<PageTag> tags;
+    std::vector<PageTag> tags;   // [block][group]
     std::vector<int32_t> pages;  // tags' page numbers, for plans
+    size_t full_blocks = 0;      // blocks whose pages it has, in groups without a window
+    size_t window_blocks = 0;    // and in groups with one, from `front` on
+    std::vector<size_t> front;   // by group: pages of earlier blocks were given back or never had
+    size_t promised_blocks = 0;  // window groups: pages up to here were promised at admission
     protocol::ContentId root;
-    std::vector<protocol::Extra> extras;   // of every block's id
     std::vector<protocol::ContentId> ids;  // of the leading full blocks examined so far
     bool chained = true;                   // every examined block is in the index
-    uint32_t first_missing = 0;            // while receiving
-    bool receiving = false;
+    std::vector<uint32_t> first_missing;   // while receiving, by group
   };
-  int32_t obtainable() const { return pool_.free_count() + idle_; }
-  std::optional<PageTag> obtain();
-  bool is_idle(int32_t page) const;
-  template <typename Change>
-  void change(PageTag tag, Change&& change);
+  int64_t obtainable() const { return pool_.free_count() + index_.idle_pages(); }
+  int64_t promised(const Table& table) const;
+  int64_t promised_to_others(const Table* table) const;
+  PageTag obtain();  // there must be one
+  void let_go(const std::vector<PageTag>& tags);
+  void update_idle(int32_t page, bool passed = false);
   void retain(PageTag tag);
-  void drop(PageTag tag);
-  Table make_table(const KvScope& scope) const;
-  size_t share_prefix(Table& table, std::span<const int32_t> tokens, size_t most_blocks);
-  bool fill(Table& table, size_t blocks);
+  void drop(PageTag tag, bool passed = false);
+  size_t slot(size_t block, size_t group) const { return block * demand_.groups() + group; }
+  void set(Table& table, size_t slot, PageTag tag);
+  void drop_slot(Table& table, size_t slot, bool passed = false);
+  void make_room(Table& table, size_t blocks) const;
+  void fill(Table& table, size_t full_blocks, size_t window_blocks);
+  void pass_windows(Table& table, int32_t computed);
   void publish(Table& table, size_t block, std::span<const int32_t> tokens);
-  void push(Table& table, PageTag tag);
-  size_t blocks_for(size_t tokens) const;
+  void end_writing(Table& table);
 
   ops::PageArenaView arena_;
   KvManagerOptions options_;
+  PageDemand demand_;
+  int32_t full_groups_ = 0;
   kv::PagePool pool_;
   kv::PrefixIndex index_;
-  std::vector<bool> indexed_;  // by page: the index holds one ownership
   std::unordered_map<SequenceId, Table> tables_;
-  int32_t idle_ = 0;
   uint64_t evictions_ = 0;
+  uint64_t windows_passed_ = 0;
 };
 
 }  // namespace tandem::engine

@@ -5,8 +5,7 @@
 
 namespace tandem::engine {
 
-StopMatcher::StopMatcher(std::vector<std::string> stops, bool keep)
-    : stops_(std::move(stops)), keep_(keep) {
+StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
@@ -24,7 +23,7 @@ std::string StopMatcher::push(std::string_view text) {
     }
   }
   if (matched_) {
-    std::string out = held_.substr(0, cut + (keep_ ? matched_->size() : 0));
+    std::string out = held_.substr(0, cut);
     held_.clear();
     return out;
   }

@@ -1,12 +1,9 @@
 #include "protocol/handoff_frames.h"
 
 #include <array>
-#include <bit>
-#include <cmath>
 
 #include "numerics/digest.h"
 #include "protocol/msgpack.h"
-#include "protocol/request.h"
 
 namespace tandem::protocol {
 namespace {
@@ -26,6 +23,7 @@ void fields(F& f, HelloFrame& x) {
       f(12, x.head_dim);
   f(13, x.nonce), f(14, x.proof), f(15, x.arena_bytes), f(16, x.pages_offset), f(17, x.page_stride),
       f(18, x.page_count);
+  f(19, x.windows), f(20, x.layer_places);
 }
 template <typename F>
 void fields(F& f, ProofFrame& x) {
@@ -37,11 +35,11 @@ void fields(F& f, OpenFrame& x) {
 }
 template <typename F>
 void fields(F& f, OfferFrame& x) {
-  fields(f, x.key), f(4, x.tokens), f(5, x.salt), f(6, x.blocks), f(7, x.bytes), f(8, x.adapter);
+  fields(f, x.key), f(4, x.tokens), f(5, x.salt), f(6, x.blocks), f(7, x.bytes);
 }
 template <typename F>
 void fields(F& f, GrantFrame& x) {
-  fields(f, x.key), f(4, x.first_missing_block);
+  fields(f, x.key), f(4, x.first_missing);
 }
 template <typename F>
 void fields(F& f, BusyFrame& x) {
@@ -53,7 +51,7 @@ void fields(F& f, PushFrame& x) {
 }
 template <typename F>
 void fields(F& f, CommitFrame& x) {
-  fields(f, x.key), f(4, x.layers), f(5, x.first_block), f(6, x.blocks), f(7, x.bytes),
+  fields(f, x.key), f(4, x.layers), f(5, x.first_blocks), f(6, x.blocks), f(7, x.bytes),
       f(8, x.first_tokens);
   f(9, x.prompt_tokens), f(10, x.cached_tokens);
 }
@@ -96,19 +94,6 @@ struct FieldWriter {
   void write(const std::vector<int32_t>& values) {
     out.array(values.size());
     for (const int32_t value : values) out.integer(value);
-  }
-  // Each token: its id and logprob, then those of the alternatives; numbers as their bits.
-  void write(const std::vector<ScoredToken>& tokens) {
-    out.array(tokens.size());
-    for (const ScoredToken& token : tokens) {
-      out.array(2 + 2 * token.top.size());
-      write(Chance{token.token, token.logprob});
-      for (const Chance& chance : token.top) write(chance);
-    }
-  }
-  void write(const Chance& chance) {
-    out.integer(chance.token);
-    out.unsigned_integer(std::bit_cast<uint32_t>(chance.logprob));
   }
   void write(const std::vector<PageTag>& tags) {
     out.array(2 * tags.size());
@@ -157,31 +142,6 @@ struct FieldReader {
       if (!read_token(value)) return false;
     }
     return true;
-  }
-  bool read(std::vector<ScoredToken>& tokens) {
-    size_t count = 0;
-    if (!in.array(count) || count > kMaxFirstTokens) return false;
-    tokens.resize(count);
-    for (ScoredToken& token : tokens) {
-      size_t numbers = 0;
-      if (!in.array(numbers) || numbers < 2 || numbers % 2 != 0) return false;
-      Chance first;
-      if (!read(first)) return false;
-      token.token = first.token;
-      token.logprob = first.logprob;
-      if (numbers / 2 - 1 > kMaxTopLogprobs) return false;
-      token.top.resize(numbers / 2 - 1);
-      for (Chance& chance : token.top) {
-        if (!read(chance)) return false;
-      }
-    }
-    return true;
-  }
-  bool read(Chance& chance) {
-    uint32_t bits = 0;
-    if (!read_token(chance.token) || !read(bits)) return false;
-    chance.logprob = std::bit_cast<float>(bits);
-    return std::isfinite(chance.logprob);
   }
   bool read(std::vector<PageTag>& tags) {
     size_t count = 0;

@@ -19,14 +19,12 @@
 #include <vector>
 
 #include "base/result.h"
-#include "protocol/scored_token.h"
 
 namespace tandem::protocol {
 
-inline constexpr uint16_t kHandoffVersion = 2;
+inline constexpr uint16_t kHandoffVersion = 2;  // 2: page groups
 inline constexpr size_t kFrameHeaderBytes = 20;
 inline constexpr size_t kMaxFramePayload = size_t{8} << 20;
-inline constexpr size_t kMaxFirstTokens = 64;
 
 // A page and the generation of the allocation meant: a mismatch is refused (I2).
 struct PageTag {
@@ -54,10 +52,12 @@ struct HelloFrame {
   uint32_t block_tokens = 0;
   uint32_t kv_dtype = 0;
   uint32_t layout_id = 0;
-  uint32_t layers = 0;
+  uint32_t layers = 0;  // of the model
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
-  std::string nonce;  // 16 random bytes
+  std::vector<int32_t> windows;       // by page group; 0: attends to everything
+  std::vector<int32_t> layer_places;  // of each layer: its group, its slot in that group's page
+  std::string nonce;                  // 16 random bytes
   std::string proof;  // listener only: HMAC-SHA256 of both nonces under the shared secret
   // Listener only: the shape of the shared-memory arena whose read-only descriptor follows.
   uint64_t arena_bytes = 0;
@@ -79,13 +79,12 @@ struct OfferFrame {
   std::vector<int32_t> tokens;  // the whole prompt
   std::string salt;             // of the request's ContentIds
   uint32_t blocks = 0;          // including a last partial one
-  uint64_t bytes = 0;           // if nothing is cached at the receiver
-  std::string adapter = {};     // of the request's ContentIds too
+  uint64_t bytes = 0;           // of what is live at the end, if nothing is cached at the receiver
 };
 
 struct GrantFrame {
   HandoffKey key;
-  uint32_t first_missing_block = 0;
+  std::vector<int32_t> first_missing;  // by group: blocks from here on are wanted
 };
 
 struct BusyFrame {
@@ -94,7 +93,7 @@ struct BusyFrame {
 };
 
 // Layer `layer` of blocks first_block .. first_block + pages.size() - 1 is final in these pages of
-// the sender.
+// the sender, which are those of the layer's group.
 struct PushFrame {
   HandoffKey key;
   uint32_t layer = 0;
@@ -105,13 +104,11 @@ struct PushFrame {
 struct CommitFrame {
   HandoffKey key;
   uint32_t layers = 0;
-  uint32_t first_block = 0;  // blocks first_block .. blocks - 1 were sent, in every layer
+  // By group: blocks first_blocks[g] .. blocks - 1 were sent, in each of the group's layers.
+  std::vector<int32_t> first_blocks;
   uint32_t blocks = 0;
-  uint64_t bytes =
-      0;  // (blocks - first_block) * page bytes: must equal the bytes the receiver covered
-  // Sampled by the sender, with their logprobs when the request wants them: at most
-  // kMaxFirstTokens, each with at most kMaxTopLogprobs alternatives, all finite.
-  std::vector<ScoredToken> first_tokens;
+  uint64_t bytes = 0;  // pages sent * page bytes: must equal the bytes the receiver covered
+  std::vector<int32_t> first_tokens;
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;
 };

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "protocol/request.h"
-#include "protocol/scored_token.h"
 
 namespace tandem::protocol {
 
@@ -21,15 +20,11 @@ struct StepSequence {
   int32_t first_position = 0;
   std::vector<int32_t>
       tokens;  // consecutive positions from first_position; only a decode row may be kPendingToken
-  std::vector<int32_t>
-      pages;  // page table covering positions 0 .. first_position + tokens.size() - 1
+  // [block][group], covering positions 0 .. first_position + tokens.size() - 1; -1 where no row
+  // here can see the block through the group's window.
+  std::vector<int32_t> pages;
   bool sample =
       false;  // sample from the last row: the token at position first_position + tokens.size()
-  // The tokens that follow the rows, from the first row on, whose logprobs are wanted: all rows but
-  // possibly the last. Empty: none.
-  std::vector<int32_t> targets;
-  bool pool = false;     // the rows' hidden states go into the sequence's embedding
-  int32_t adapter = -1;  // index in the model, -1: none
 };
 
 struct StepPlan {
@@ -45,30 +40,14 @@ struct StepPlan {
 struct SampledToken {
   SequenceId sequence = 0;
   int32_t token = 0;
-  float logprob = 0;    // 0 unless asked for
-  bool failed = false;  // non-finite logits in any of its rows: the sequence must end with an error
-  std::vector<Chance> top = {};
-};
-
-// What the model thinks of known tokens, StepSequence::targets.
-struct PromptScores {
-  SequenceId sequence = 0;
-  int32_t first_position = 0;  // of the first token scored
-  std::vector<ScoredToken> tokens;
-};
-
-// The embedding of a sequence whose last row this pass computed.
-struct PooledRows {
-  SequenceId sequence = 0;
-  std::vector<float> values;
+  float logprob = 0;
+  bool failed = false;  // non-finite logits: the sequence must end with an error
 };
 
 struct StepOutcome {
   uint64_t step = 0;
   std::vector<SampledToken> sampled;
-  std::string error = {};  // not empty: the whole pass failed
-  std::vector<PromptScores> scores = {};
-  std::vector<PooledRows> pooled = {};
+  std::string error;  // not empty: the whole pass failed
 };
 
 }  // namespace tandem::protocol

@@ -213,7 +213,7 @@ class FakeWorker {
     return R"({"version":1,"role":")" + std::string(role_name(role_)) + R"(","epoch":")" + epoch +
            R"(","model":{"id":"fake","context_length":4096,"lineage":")" + lineage +
            R"("},"block_tokens":)" + std::to_string(block_tokens) +
-           R"(,"handoff_address":"unix:/fake","pages_total":1000})";
+           R"(,"handoff_address":"unix:/fake","token_capacity":16000})";
   }
 
   net::Reactor& reactor_;

@@ -63,7 +63,7 @@ Result<WorkerInfo> parse_worker_info(const JsonValue& json) {
   info.block_tokens =
       static_cast<int32_t>(std::clamp<int64_t>(number_of(&json, "block_tokens"), 0, 1 << 16));
   info.handoff_address = text_of(&json, "handoff_address");
-  info.pages_total = number_of(&json, "pages_total");
+  info.token_capacity = number_of(&json, "token_capacity");
   if (info.epoch.empty() || info.model_id.empty() || info.context_length <= 0 ||
       info.block_tokens <= 0) {
     return bad("lacks epoch, model or block_tokens");
@@ -299,7 +299,7 @@ std::vector<WorkerSnapshot> WorkerRegistry::snapshots(const LoadLedger& ledger,
     snapshot.queued_tokens = load.queued_tokens;
     snapshot.running = load.running;
     snapshot.held_tokens = load.held_tokens;
-    snapshot.capacity_tokens = worker.info.pages_total * worker.info.block_tokens;
+    snapshot.capacity_tokens = worker.info.token_capacity;
     snapshot.prefix_blocks = id < held.size() ? held[id] : 0;
     all.push_back(snapshot);
   }

@@ -33,7 +33,7 @@ struct WorkerInfo {
   std::string lineage;
   int32_t block_tokens = 16;
   std::string handoff_address;  // "unix:/path"; prefill only
-  int64_t pages_total = 0;
+  int64_t token_capacity = 0;   // what its KV memory holds
 };
 Result<WorkerInfo> parse_worker_info(const JsonValue& json);
 

@@ -19,7 +19,7 @@ std::shared_ptr<HandoffService::DecodeLeg> HandoffService::start_decode(
     const uint64_t key = next_key_++;
     leg->key_ = key;
     const std::string address = request.handoff.prefill_address;
-    kv::ReceiveHandoff handoff(request.handoff.handoff_id, request.handoff.attempt, shape(),
+    kv::ReceiveHandoff handoff(request.handoff.handoff_id, request.handoff.attempt, shape_,
                                options_.timeouts);
     receiving_.emplace(
         key, Receiving{std::move(handoff), std::move(request), leg, address, 0, {}, false, {}, 0});
@@ -139,7 +139,6 @@ void HandoffService::run_receive(uint64_t key, kv::ReceiveActions actions) {
 void HandoffService::reserve(uint64_t key, const kv::ReservePages& action) {
   Receiving& receiving = receiving_.at(key);
   if (action.salt != receiving.request.context.salt ||
-      action.adapter != receiving.request.adapter ||
       (!receiving.request.prompt.empty() && receiving.request.prompt != action.tokens)) {
     run_receive(key, receiving.handoff.on_cancel(
                          Error{502, "handoff_protocol", "The offer is for another prompt."}));
@@ -147,7 +146,7 @@ void HandoffService::reserve(uint64_t key, const kv::ReservePages& action) {
   }
   receiving.tokens = action.tokens;
   engine_.reserve(
-      action.tokens, {.salt = action.salt, .adapter = action.adapter}, options_.timeouts.reserve,
+      action.tokens, action.salt, options_.timeouts.reserve,
       [this, key](std::optional<engine::Received> received) {
         reactor_.post([this, key, received = std::move(received)] {
           const auto at = receiving_.find(key);
@@ -173,11 +172,14 @@ void HandoffService::copy(uint64_t key, const kv::CopyPages& action) {
   const device::RemoteArena* remote =
       peer == peers_.end() ? nullptr : peer->second.connection->arena();
   const ops::PageLayout& layout = engine_.layout();
-  const size_t offset = layout.k_offset(static_cast<int>(action.layer), 0);
+  const ops::LayerPlace place = places_[action.layer];
+  const size_t offset = layout.k_offset(place.slot, 0);
   const size_t bytes = layout.layer_bytes();
   bool intact = remote != nullptr;
   for (size_t i = 0; i < action.source.size() && intact; ++i) {
-    const kv::PageTag target = receiving.pages.pages[action.first_block + i];
+    const size_t block = action.first_block + i;
+    const kv::PageTag target =
+        receiving.pages.pages[block * shape_.groups() + static_cast<size_t>(place.group)];
     std::byte* page =
         arena_.pages() + static_cast<size_t>(target.page) * arena_.shape().page_stride;
     intact = remote->copy(action.source[i].page, action.source[i].generation, offset,

@@ -43,9 +43,8 @@ void HandoffService::start_prefill(protocol::GenerateRequest request,
             if (at == sending_.end()) return;
             if (auto* admitted = std::get_if<engine::PrefillAdmitted>(&event)) {
               at->second.report.cached_tokens = admitted->cached_tokens;
-              run_send(id, at->second.handoff.on_admitted(
-                               prompt->prompt, prompt->context.salt, prompt->adapter,
-                               std::move(admitted->pages), admitted->cached_tokens, now()));
+              run_send(id, at->second.handoff.on_admitted(prompt->prompt, prompt->context.salt, {},
+                                                          admitted->cached_tokens, now()));
             } else {
               on_prefill_event(id, std::move(event));
             }
@@ -55,7 +54,7 @@ void HandoffService::start_prefill(protocol::GenerateRequest request,
       done(tl::unexpected(sequence.error()));
       return;
     }
-    kv::SendHandoff handoff(id, shape(), options_.timeouts, estimate(), now());
+    kv::SendHandoff handoff(id, shape_, options_.timeouts, estimate(), now());
     sending_.emplace(id, Sending{std::move(handoff), *sequence, std::move(done), report, {}});
     open_.set(static_cast<double>(sending_.size() + receiving_.size()));
     if (const auto early = early_.find(id); early != early_.end()) {
@@ -79,7 +78,9 @@ void HandoffService::cancel_prefill(const std::string& handoff_id, const Error& 
 
 void HandoffService::on_prefill_event(const std::string& id, engine::PrefillEvent event) {
   Sending& sending = sending_.at(id);
-  if (const auto* progress = std::get_if<engine::LayerProgress>(&event)) {
+  if (const auto* pages = std::get_if<engine::PrefillPages>(&event)) {
+    run_send(id, sending.handoff.on_pages(pages->pages, now()));
+  } else if (const auto* progress = std::get_if<engine::LayerProgress>(&event)) {
     run_send(id, sending.handoff.on_progress(progress->layer, progress->end_token, now()));
   } else if (auto* done = std::get_if<engine::PrefillDone>(&event)) {
     run_send(id, sending.handoff.on_prefill_done(std::move(done->first_tokens), now()));

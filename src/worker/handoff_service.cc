@@ -10,11 +10,44 @@ namespace tandem::worker {
 using kv::PeerId;
 using protocol::HandoffFrame;
 
-kv::SendHandoff::Shape HandoffService::shape() const {
-  const ops::PageLayout& layout = engine_.layout();
-  return {.layers = layout.layers,
-          .block_tokens = layout.block_tokens,
-          .page_bytes = layout.page_bytes()};
+namespace {
+
+std::vector<ops::LayerPlace> layer_places(const std::vector<model::PageGroup>& groups) {
+  size_t layers = 0;
+  for (const auto& group : groups) layers += group.layers.size();
+  std::vector<ops::LayerPlace> places(layers);
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (size_t slot = 0; slot < groups[group].layers.size(); ++slot) {
+      places.at(static_cast<size_t>(groups[group].layers[slot])) = {
+          .group = static_cast<int32_t>(group), .slot = static_cast<int32_t>(slot)};
+    }
+  }
+  return places;
+}
+
+kv::HandoffShape shape_of(const ops::PageLayout& layout,
+                          const std::vector<model::PageGroup>& groups) {
+  kv::HandoffShape shape;
+  shape.block_tokens = layout.block_tokens;
+  shape.page_bytes = layout.page_bytes();
+  shape.windows.clear();
+  for (const auto& group : groups) shape.windows.push_back(group.window);
+  for (const auto& place : layer_places(groups)) shape.layer_groups.push_back(place.group);
+  return shape;
+}
+
+}  // namespace
+
+void describe_groups(const std::vector<model::PageGroup>& groups, protocol::HelloFrame& hello) {
+  const auto places = layer_places(groups);
+  hello.layers = static_cast<uint32_t>(places.size());
+  hello.windows.clear();
+  for (const auto& group : groups) hello.windows.push_back(group.window);
+  hello.layer_places.clear();
+  for (const auto& place : places) {
+    hello.layer_places.push_back(place.group);
+    hello.layer_places.push_back(place.slot);
+  }
 }
 
 HandoffService::HandoffService(engine::Engine& engine, const device::SharedArena& arena,
@@ -22,6 +55,8 @@ HandoffService::HandoffService(engine::Engine& engine, const device::SharedArena
     : engine_(engine),
       arena_(arena),
       options_(std::move(options)),
+      places_(layer_places(engine.page_groups())),
+      shape_(shape_of(engine.layout(), engine.page_groups())),
       sent_bytes_(
           metrics.counter("tandem_kv_sent_bytes_total", "KV bytes handed to decode workers.")),
       received_bytes_(metrics.counter("tandem_kv_received_bytes_total",

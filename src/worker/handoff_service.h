@@ -42,6 +42,9 @@ struct PrefillReport {
   uint32_t blocks_sent = 0;
 };
 
+// Fills in layers, windows and layer_places.
+void describe_groups(const std::vector<model::PageGroup>& groups, protocol::HelloFrame& hello);
+
 class HandoffService {
  public:
   static Result<std::unique_ptr<HandoffService>> create(engine::Engine& engine,
@@ -118,12 +121,13 @@ class HandoffService {
   boost::asio::awaitable<void> tick_loop();
   void send_to(kv::PeerId peer, const protocol::HandoffFrame& frame);
   kv::OfferEstimate estimate() const;
-  kv::SendHandoff::Shape shape() const;
   static TimePoint now() { return std::chrono::steady_clock::now(); }
 
   engine::Engine& engine_;
   const device::SharedArena& arena_;
   HandoffServiceOptions options_;
+  std::vector<ops::LayerPlace> places_;  // by layer of the model
+  kv::HandoffShape shape_;
   observe::Counter sent_bytes_, received_bytes_, sent_, received_, failed_, fenced_;
   observe::Gauge open_;
   double link_rate_ = 0;  // bytes per second, of past transfers

@@ -18,9 +18,11 @@ using engine::Collected;
 
 // One worker without HTTP: an engine over a shared arena, and its handoff service.
 struct Node {
-  Node(const std::string& name, int32_t pages, int step_ms, HandoffServiceOptions options = {}) {
+  Node(const std::string& name, int32_t pages, int step_ms, HandoffServiceOptions options = {},
+       std::vector<int32_t> windows = {}) {
     engine::Script script;
     script.marker = ">";
+    script.windows = std::move(windows);
     script.step_ms = step_ms;
     script.context_length = 512;
     script.replies = {{"fact", "it is {echo:0}!"}, {"", "default reply"}};
@@ -37,7 +39,7 @@ struct Node {
         engine::EngineOptions{.prefill_chunk = 8, .lineage = "test"}, metrics);
     options.peer.hello.lineage = "test";
     options.peer.hello.block_tokens = 8;
-    options.peer.hello.layers = static_cast<uint32_t>(layout.layers);
+    describe_groups(engine->page_groups(), options.peer.hello);
     options.listen_path =
         ::testing::TempDir() + "handoff-" + name + "-" + std::to_string(getpid()) + ".sock";
     service = std::move(*HandoffService::create(*engine, *arena, std::move(options), metrics));
@@ -114,6 +116,59 @@ TEST(HandoffService, ADecodeWorkerGoesOnWhereThePrefillWorkerStopped) {
   EXPECT_EQ(second->cached_tokens, 32);
   EXPECT_EQ(second->blocks_sent, 3U)
       << "decode holds 32 tokens of prompt and 14 of its own answer: five blocks of eight";
+}
+
+// Of a layer with a window only what is live at the prompt's end is sent, and the answer is the
+// same as in one worker.
+TEST(HandoffService, AWindowSendsOnlyWhatIsLive) {
+  Node prefill("p", 80, 0, {}, {16});
+  Node decode("d", 80, 0, {}, {16});
+  std::string prompt = "please remember fact-123 and " + std::string(102, 'x') + ">";
+  ASSERT_EQ(prompt.size(), 132U);
+  auto report = prefill.prefill(prompt, "h1");
+  EXPECT_EQ(decode.decode(prompt, "h1", prefill).get().text, "it is fact-123!");
+  auto sent = report.get();
+  ASSERT_TRUE(sent) << sent.error().message;
+  const uint64_t page = decode.engine->layout().page_bytes();
+  EXPECT_EQ(sent->kv_bytes, (17 + 3) * page)
+      << "all 17 blocks of the first layer; the row at 132 sees 117 to 132, from block 14 on";
+  prefill.expect_empty();
+  decode.expect_empty();
+  // The next turn: decode has 146 tokens, 18 blocks; the new prompt has 158, 20 blocks.
+  prompt += "it is fact-123! and more?>";
+  report = prefill.prefill(prompt, "h2");
+  EXPECT_EQ(decode.decode(prompt, "h2", prefill).get().text, "it is fact-123!");
+  sent = report.get();
+  ASSERT_TRUE(sent) << sent.error().message;
+  EXPECT_EQ(sent->cached_tokens, 128);
+  EXPECT_EQ(sent->kv_bytes, (2 + 2) * page);
+  prefill.expect_empty();
+  decode.expect_empty();
+}
+
+TEST(HandoffService, WithWindowsAPairEqualsOneWorker) {
+  Node prefill("p", 120, 0, {}, {24, 7});
+  Node decode("d", 60, 0, {}, {24, 7});
+  std::mt19937 random(7);
+  for (int round = 0; round < 8; ++round) {
+    std::vector<std::future<Result<PrefillReport>>> reports;
+    std::vector<std::future<Collected>> answers;
+    for (int i = 0; i < 6; ++i) {
+      const std::string id = "h" + std::to_string(round) + "-" + std::to_string(i);
+      const std::string prompt = "remember fact-" + std::to_string(i) + " " +
+                                 std::string(random() % 90, static_cast<char>('a' + i)) + ">";
+      reports.push_back(prefill.prefill(prompt, id));
+      answers.push_back(decode.decode(prompt, id, prefill));
+    }
+    for (int i = 0; i < 6; ++i) {
+      const Collected got = answers[static_cast<size_t>(i)].get();
+      ASSERT_FALSE(got.error) << got.error->message;
+      EXPECT_EQ(got.text, "it is fact-" + std::to_string(i) + "!");
+      (void)reports[static_cast<size_t>(i)].get();
+    }
+  }
+  prefill.expect_empty();
+  decode.expect_empty();
 }
 
 TEST(HandoffService, EitherLegMayComeFirst) {

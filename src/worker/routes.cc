@@ -126,6 +126,7 @@ awaitable<void> Worker::Routes::info(Request&, Responder& responder) {
   out.set("block_tokens", JsonValue::integer(worker.options_.block_tokens));
   out.set("handoff_address", JsonValue::string(worker.handoffs_->address()));
   out.set("pages_total", JsonValue::integer(worker.memory_.pages));
+  out.set("token_capacity", JsonValue::integer(worker.engine_->token_capacity()));
   co_await send_json(responder, 200, out.dump());
 }
 

@@ -64,9 +64,9 @@ Status Worker::start() {
   hello.block_tokens = static_cast<uint32_t>(layout.block_tokens);
   hello.kv_dtype = static_cast<uint32_t>(layout.dtype);
   hello.layout_id = layout.layout_id;
-  hello.layers = static_cast<uint32_t>(layout.layers);
   hello.kv_heads = static_cast<uint32_t>(layout.kv_heads);
   hello.head_dim = static_cast<uint32_t>(layout.head_dim);
+  describe_groups(served_.model->page_groups(), hello);
   engine::EngineOptions engine_options;
   engine_options.prefill_chunk = options_.prefill_chunk;
   engine_options.max_sequences = options_.max_sequences;

@@ -11,33 +11,31 @@
 
 namespace tandem::engine {
 
-// Which blocks a sequence may share.
-struct KvScope {
-  std::string salt = {};     // of the request's ContentIds
-  std::string adapter = {};  // LoRA adapter by name, empty: the base model; part of every ContentId
-  bool reuse = true;    // false: every row is computed here, because something is read off it
-};
-
 class KvPort {
  public:
   virtual ~KvPort() = default;
 
-  // Gives the sequence pages for all of `tokens`, the longest cached prefix shared and the rest
-  // fresh, evicting unused cached blocks where needed. Returns the tokens whose KV is there
-  // already: whole blocks, fewer than tokens.size(), so that at least one row is computed. Nothing
-  // is taken when it does not fit. At least `headroom` pages must stay obtainable afterwards.
+  // Takes the sequence in: the longest cached prefix is shared, the pages that it keeps for all of
+  // `tokens` are given, and those it needs only for a while (groups with a window) are promised:
+  // extend() gives them as rows come near. Evicts unused cached blocks where needed. Returns the
+  // tokens whose KV is there already: whole blocks, fewer than tokens.size(), so that at least one
+  // row is computed. Nothing is taken when it does not fit. Pages for the next block of at least
+  // `headroom` sequences must stay obtainable afterwards.
   virtual std::optional<int32_t> admit(protocol::SequenceId id, std::span<const int32_t> tokens,
-                                       const KvScope& scope, int32_t headroom) = 0;
-  // Makes the page table cover `token_count` tokens; false when no page can be had.
+                                       const std::string& salt, int32_t headroom) = 0;
+  // Makes the page table cover `token_count` tokens; false, and nothing is taken, when the pages
+  // cannot be had. For promised pages that happens only while a peer still reads some.
   virtual bool extend(protocol::SequenceId id, int32_t token_count) = 0;
-  virtual std::span<const int32_t> pages(protocol::SequenceId id) const = 0;
-  // KV of tokens[0, computed) is final: full blocks among them may be published. Only verified
-  // tokens come here.
+  // The page table of the first `token_count` tokens, [block][group]; -1 where the window passed.
+  virtual std::span<const int32_t> pages(protocol::SequenceId id, int32_t token_count) const = 0;
+  // KV of tokens[0, computed) is final: full blocks among them may be published, and pages that
+  // no row from `computed` on can see are given back. Only verified tokens come here.
   virtual void computed(protocol::SequenceId id, std::span<const int32_t> tokens,
                         int32_t computed) = 0;
   // Drops the pages past the first `token_count` tokens. Positions from `rewritten_from` on will be
-  // written again, so pages that hold them must be private.
-  virtual void truncate(protocol::SequenceId id, int32_t token_count, int32_t rewritten_from) = 0;
+  // written again, so pages that hold them must be private. False when that cannot be, because
+  // memory is short or a window has passed: then the sequence must be computed again.
+  virtual bool truncate(protocol::SequenceId id, int32_t token_count, int32_t rewritten_from) = 0;
   virtual void release(protocol::SequenceId id) = 0;
 };
 

@@ -11,7 +11,8 @@
 namespace tandem::kv {
 namespace {
 
-constexpr SendHandoff::Shape kShape{.layers = 3, .block_tokens = 4, .page_bytes = 600};
+const HandoffShape kShape{
+    .block_tokens = 4, .page_bytes = 600, .windows = {0}, .layer_groups = {0, 0, 0}};
 const TimePoint kStart{};
 
 template <typename T, typename Actions>
@@ -58,11 +59,11 @@ SendHandoff sender(OfferEstimate estimate = {}) {
 
 TEST(SendHandoff, PushesEachLayerOfEachBlockOnceAsItBecomesFinal) {
   auto send = sender();
-  (void)send.on_admitted(prompt(10), "", "", tags(3), 0, kStart);
+  (void)send.on_admitted(prompt(10), "", tags(3), 0, kStart);
   auto actions = send.on_open(1, 1, 77, kStart);
   ASSERT_NE(sent<protocol::OfferFrame>(actions), nullptr);
   const protocol::HandoffKey key{"h", 1, 77};
-  actions = send.on_grant(1, {key, 0}, kStart);
+  actions = send.on_grant(1, {key, {0}}, kStart);
   EXPECT_EQ(count<AcquireReaders>(actions), 1);
   EXPECT_EQ(sent<protocol::PushFrame>(actions), nullptr) << "nothing is final yet";
   actions = send.on_progress(0, 6, kStart);
@@ -72,7 +73,7 @@ TEST(SendHandoff, PushesEachLayerOfEachBlockOnceAsItBecomesFinal) {
   EXPECT_TRUE(send.on_progress(0, 6, kStart).empty());
   for (int layer = 0; layer < 3; ++layer) actions = send.on_progress(layer, 10, kStart);
   EXPECT_EQ(sent<protocol::CommitFrame>(actions), nullptr) << "the first token is not known yet";
-  actions = send.on_prefill_done({{.token = 5}}, kStart);
+  actions = send.on_prefill_done({5}, kStart);
   const auto* commit = sent<protocol::CommitFrame>(actions);
   ASSERT_NE(commit, nullptr);
   EXPECT_EQ(commit->bytes, 3U * 600U);
@@ -84,9 +85,9 @@ TEST(SendHandoff, PushesEachLayerOfEachBlockOnceAsItBecomesFinal) {
 
 TEST(SendHandoff, SendsOnlyWhatTheReceiverLacks) {
   auto send = sender();
-  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+  (void)send.on_admitted(prompt(8), "", tags(2), 8, kStart);
   (void)send.on_open(1, 1, 7, kStart);
-  const auto actions = send.on_grant(1, {{"h", 1, 7}, 1}, kStart);
+  const auto actions = send.on_grant(1, {{"h", 1, 7}, {1}}, kStart);
   const auto* push = sent<protocol::PushFrame>(actions);
   ASSERT_NE(push, nullptr);
   EXPECT_EQ(push->first_block, 1U);
@@ -101,7 +102,7 @@ TEST(SendHandoff, OffersAsLateAsTheTransferAllows) {
       << "10 s of prefill left, 1 s of transfer";
   EXPECT_TRUE(should_offer(150, 1'000'000'000, estimate));
   auto send = sender(estimate);
-  (void)send.on_admitted(prompt(1000), "", "", tags(250), 0, kStart);
+  (void)send.on_admitted(prompt(1000), "", tags(250), 0, kStart);
   EXPECT_TRUE(send.on_open(1, 1, 7, kStart).empty());
   for (int layer = 0; layer < 2; ++layer)
     EXPECT_TRUE(send.on_progress(layer, 1000, kStart).empty());
@@ -110,9 +111,9 @@ TEST(SendHandoff, OffersAsLateAsTheTransferAllows) {
 
 TEST(SendHandoff, KeepsReadersUntilTheAbortIsAcknowledgedOrThePeerIsFenced) {
   auto send = sender();
-  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+  (void)send.on_admitted(prompt(8), "", tags(2), 8, kStart);
   (void)send.on_open(1, 1, 7, kStart);
-  (void)send.on_grant(1, {{"h", 1, 7}, 0}, kStart);
+  (void)send.on_grant(1, {{"h", 1, 7}, {0}}, kStart);
   auto actions = send.on_cancel(Error{499, "client_gone", "gone"}, kStart);
   EXPECT_EQ(count<ReleaseReaders>(actions), 0);
   EXPECT_EQ(count<SendFinished>(actions), 1);
@@ -132,24 +133,24 @@ TEST(SendHandoff, KeepsReadersUntilTheAbortIsAcknowledgedOrThePeerIsFenced) {
 
 TEST(SendHandoff, ALostPeerLeavesTheBlocksUnderALeaseForTheNextAttempt) {
   auto send = sender();
-  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
-  (void)send.on_prefill_done({{.token = 3}}, kStart);
+  (void)send.on_admitted(prompt(8), "", tags(2), 8, kStart);
+  (void)send.on_prefill_done({3}, kStart);
   (void)send.on_open(1, 1, 7, kStart);
-  (void)send.on_grant(1, {{"h", 1, 7}, 0}, kStart);
+  (void)send.on_grant(1, {{"h", 1, 7}, {0}}, kStart);
   auto actions = send.on_peer_lost(1, kStart);
   EXPECT_EQ(count<ReleaseReaders>(actions), 1);
   EXPECT_EQ(count<SendFinished>(actions), 0);
   EXPECT_NE(sent<protocol::AbortFrame>(send.on_open(2, 1, 8, kStart)), nullptr)
       << "the same attempt is refused";
   EXPECT_NE(sent<protocol::OfferFrame>(send.on_open(2, 2, 9, kStart)), nullptr);
-  actions = send.on_grant(2, {{"h", 2, 9}, 0}, kStart);
+  actions = send.on_grant(2, {{"h", 2, 9}, {0}}, kStart);
   EXPECT_NE(sent<protocol::CommitFrame>(actions), nullptr);
 }
 
 TEST(SendHandoff, EveryWaitEnds) {
   auto send = sender();
-  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
-  (void)send.on_prefill_done({{.token = 3}}, kStart);
+  (void)send.on_admitted(prompt(8), "", tags(2), 8, kStart);
+  (void)send.on_prefill_done({3}, kStart);
   auto actions = send.on_time(kStart + std::chrono::seconds(31));
   ASSERT_EQ(count<SendFinished>(actions), 1);
   EXPECT_TRUE(send.idle());
@@ -161,12 +162,12 @@ TEST(ReceiveHandoff, RefusesATransferThatDoesNotCoverItsManifest) {
   (void)receive.open(kStart);
   const protocol::HandoffKey key{"h", 1, 5};
   EXPECT_EQ(count<ReservePages>(receive.on_offer({key, prompt(8), "", 2, 1200}, kStart)), 1);
-  (void)receive.on_reserved(0, kStart);
+  (void)receive.on_reserved({0}, kStart);
   for (uint32_t layer = 0; layer < 2; ++layer) {
     (void)receive.on_push({key, layer, 0, tags(2)}, kStart);
     (void)receive.on_copied(layer, 0, 2, true);
   }
-  const auto actions = receive.on_commit({key, 3, 0, 2, 1200, {{.token = 1}}, 8, 0}, kStart);
+  const auto actions = receive.on_commit({key, 3, {0}, 2, 1200, {1}, 8, 0}, kStart);
   EXPECT_EQ(count<StartSequence>(actions), 0);
   EXPECT_EQ(count<ReleasePages>(actions), 1);
   EXPECT_EQ(count<ReceiveFinished>(actions), 1);
@@ -179,7 +180,7 @@ TEST(ReceiveHandoff, RefusesABlockPushedTwiceOrOutside) {
     ReceiveHandoff receive("h", 1, kShape, {});
     (void)receive.open(kStart);
     (void)receive.on_offer({{"h", 1, 5}, prompt(8), "", 2, 1200}, kStart);
-    (void)receive.on_reserved(0, kStart);
+    (void)receive.on_reserved({0}, kStart);
     (void)receive.on_push({{"h", 1, 5}, 0, 0, tags(2)}, kStart);
     EXPECT_EQ(count<ReleasePages>(receive.on_push(bad, kStart)), 1);
     EXPECT_TRUE(receive.finished());
@@ -190,7 +191,7 @@ TEST(ReceiveHandoff, AGenerationMismatchEndsTheRequestNotTheProcess) {
   ReceiveHandoff receive("h", 1, kShape, {});
   (void)receive.open(kStart);
   (void)receive.on_offer({{"h", 1, 5}, prompt(4), "", 1, 600}, kStart);
-  (void)receive.on_reserved(0, kStart);
+  (void)receive.on_reserved({0}, kStart);
   (void)receive.on_push({{"h", 1, 5}, 0, 0, tags(1)}, kStart);
   const auto actions = receive.on_copied(0, 0, 1, false);
   EXPECT_EQ(count<ReleasePages>(actions), 1);
@@ -202,7 +203,7 @@ TEST(ReceiveHandoff, IgnoresFramesOfAnotherAttempt) {
   (void)receive.open(kStart);
   EXPECT_TRUE(receive.on_offer({{"h", 1, 5}, prompt(4), "", 1, 600}, kStart).empty());
   (void)receive.on_offer({{"h", 2, 6}, prompt(4), "", 1, 600}, kStart);
-  (void)receive.on_reserved(0, kStart);
+  (void)receive.on_reserved({0}, kStart);
   EXPECT_TRUE(receive.on_push({{"h", 2, 5}, 0, 0, tags(1)}, kStart).empty()) << "an old nonce";
   EXPECT_FALSE(receive.finished());
 }
@@ -226,7 +227,7 @@ TEST(ReceiveHandoff, ReleasesPagesThatArriveAfterACancel) {
   (void)receive.open(kStart);
   (void)receive.on_offer({{"h", 1, 5}, prompt(4), "", 1, 600}, kStart);
   EXPECT_EQ(count<ReceiveFinished>(receive.on_cancel(Error{499, "client_gone", ""})), 1);
-  EXPECT_EQ(count<ReleasePages>(receive.on_reserved(0, kStart)), 1);
+  EXPECT_EQ(count<ReleasePages>(receive.on_reserved({0}, kStart)), 1);
 }
 
 TEST(ReceiveHandoff, EveryWaitEnds) {
@@ -234,7 +235,7 @@ TEST(ReceiveHandoff, EveryWaitEnds) {
     ReceiveHandoff receive("h", 1, kShape, {});
     (void)receive.open(kStart);
     if (stage > 0) (void)receive.on_offer({{"h", 1, 5}, prompt(4), "", 1, 600}, kStart);
-    if (stage > 1) (void)receive.on_reserved(0, kStart);
+    if (stage > 1) (void)receive.on_reserved({0}, kStart);
     EXPECT_EQ(count<ReceiveFinished>(receive.on_time(kStart + std::chrono::hours(1))), 1) << stage;
   }
 }
@@ -281,7 +282,7 @@ TEST(Handoff, RandomScheduleKeepsItsPromises) {
           if (connected) to_sender.push_back(frame->frame);
         } else if (std::holds_alternative<ReservePages>(action)) {
           do_receive(random() % 8 == 0 ? receive->on_no_room(Error{503, "busy", ""})
-                                       : receive->on_reserved(0, now));
+                                       : receive->on_reserved({0}, now));
         } else if (const auto* copy = std::get_if<CopyPages>(&action)) {
           copied += copy->source.size();
           do_receive(receive->on_copied(copy->layer, copy->first_block,
@@ -301,10 +302,9 @@ TEST(Handoff, RandomScheduleKeepsItsPromises) {
     for (int step = 0; step < 200 && !(send.idle() && receive->finished()); ++step) {
       switch (random() % 6) {
         case 0:
-          if (stage == 0)
-            do_send(send.on_admitted(prompt(4 * blocks), "", "", tags(blocks), 0, now));
+          if (stage == 0) do_send(send.on_admitted(prompt(4 * blocks), "", tags(blocks), 0, now));
           if (stage >= 1 && layer < 3) do_send(send.on_progress(layer++, 4 * blocks, now));
-          if (stage > 3) do_send(send.on_prefill_done({{.token = 1}}, now));
+          if (stage > 3) do_send(send.on_prefill_done({1}, now));
           ++stage;
           break;
         case 1:

@@ -1,5 +1,6 @@
 #include "kv/handoff/receive_handoff.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tandem::kv {
@@ -12,7 +13,7 @@ Error protocol_error(std::string message) {
 
 ReceiveHandoff::ReceiveHandoff(std::string id, uint32_t attempt, SendHandoff::Shape shape,
                                HandoffTimeouts timeouts)
-    : key_{std::move(id), attempt, 0}, shape_(shape), timeouts_(timeouts) {}
+    : key_{std::move(id), attempt, 0}, shape_(std::move(shape)), timeouts_(timeouts) {}
 
 ReceiveActions ReceiveHandoff::open(TimePoint now) {
   deadline_ = now + timeouts_.offer;
@@ -25,19 +26,18 @@ ReceiveActions ReceiveHandoff::on_offer(const protocol::OfferFrame& frame, TimeP
   if (state_ != State::kOpening || frame.key.id != key_.id || frame.key.attempt != key_.attempt)
     return {};
   key_.nonce = frame.key.nonce;
-  const auto block = static_cast<uint64_t>(shape_.block_tokens);
-  if (frame.tokens.empty() || (frame.tokens.size() + block - 1) / block != frame.blocks) {
+  if (frame.tokens.empty() || shape_.blocks(frame.tokens.size()) != frame.blocks) {
     return fail(protocol_error("The offer's tokens do not fill its blocks."), true);
   }
   blocks_ = frame.blocks;
   state_ = State::kReserving;
   deadline_ = now + timeouts_.progress;
   ReceiveActions actions;
-  actions.emplace_back(ReservePages{frame.tokens, frame.salt, frame.adapter});
+  actions.emplace_back(ReservePages{frame.tokens, frame.salt});
   return actions;
 }
 
-ReceiveActions ReceiveHandoff::on_reserved(uint32_t first_missing_block, TimePoint now) {
+ReceiveActions ReceiveHandoff::on_reserved(std::vector<uint32_t> first_missing, TimePoint now) {
   if (state_ != State::kReserving) {
     // Cancelled while the pages were being found.
     ReceiveActions actions;
@@ -45,12 +45,13 @@ ReceiveActions ReceiveHandoff::on_reserved(uint32_t first_missing_block, TimePoi
     return actions;
   }
   reserved_ = true;
-  first_missing_ = first_missing_block;
-  requested_.assign(static_cast<size_t>(shape_.layers) * (blocks_ - first_missing_), false);
+  first_missing_ = std::move(first_missing);
+  requested_.assign(size_t{shape_.layers()} * blocks_, false);
   state_ = State::kReceiving;
   deadline_ = now + timeouts_.progress;
   ReceiveActions actions;
-  actions.emplace_back(SendToPeer{protocol::GrantFrame{key_, first_missing_}});
+  actions.emplace_back(
+      SendToPeer{protocol::GrantFrame{key_, {first_missing_.begin(), first_missing_.end()}}});
   return actions;
 }
 
@@ -65,14 +66,13 @@ ReceiveActions ReceiveHandoff::on_no_room(const Error& error) {
 
 ReceiveActions ReceiveHandoff::on_push(const protocol::PushFrame& frame, TimePoint now) {
   if (state_ != State::kReceiving || !is_mine(frame.key)) return {};
-  const size_t width = blocks_ - first_missing_;
   const uint64_t end = uint64_t{frame.first_block} + frame.pages.size();
-  if (frame.layer >= static_cast<uint32_t>(shape_.layers) || frame.first_block < first_missing_ ||
-      end > blocks_) {
+  if (frame.layer >= shape_.layers() || end > blocks_ ||
+      frame.first_block < first_missing_of(frame.layer)) {
     return fail(protocol_error("A push names a layer or block outside the offer."), true);
   }
   for (uint64_t block = frame.first_block; block < end; ++block) {
-    auto slot = requested_[frame.layer * width + (block - first_missing_)];
+    auto slot = requested_[size_t{frame.layer} * blocks_ + block];
     if (slot) return fail(protocol_error("A block was pushed twice."), true);
     slot = true;
   }
@@ -96,11 +96,13 @@ ReceiveActions ReceiveHandoff::on_copied(uint32_t /*layer*/, uint32_t /*first_bl
 
 ReceiveActions ReceiveHandoff::on_commit(const protocol::CommitFrame& frame, TimePoint /*now*/) {
   if (state_ != State::kReceiving || !is_mine(frame.key)) return {};
-  const uint64_t expected = static_cast<uint64_t>(shape_.layers) * (blocks_ - first_missing_);
-  if (frame.layers != static_cast<uint32_t>(shape_.layers) || frame.blocks != blocks_ ||
-      frame.first_block != first_missing_ ||
-      frame.bytes != (blocks_ - first_missing_) * shape_.page_bytes || covered_ != expected ||
-      frame.first_tokens.empty()) {
+  uint64_t expected = 0;
+  for (uint32_t layer = 0; layer < shape_.layers(); ++layer)
+    expected += blocks_ - first_missing_of(layer);
+  const uint64_t bytes = shape_.pages(first_missing_, blocks_) * shape_.page_bytes;
+  if (frame.layers != shape_.layers() || frame.blocks != blocks_ ||
+      !std::ranges::equal(frame.first_blocks, first_missing_) || frame.bytes != bytes ||
+      covered_ != expected || frame.first_tokens.empty()) {
     return fail(Error{502, "kv_incomplete", "The transfer does not cover the blocks it promised."},
                 true);
   }

@@ -25,10 +25,9 @@ namespace tandem::kv {
 struct ReservePages {  // answer with on_reserved or on_no_room
   std::vector<int32_t> tokens;
   std::string salt;
-  std::string adapter = {};
 };
 struct CopyPages {  // answer with on_copied; pages[i] of the sender -> block first_block + i here,
-                    // one layer
+                    // one layer, in the page of its group
   uint32_t layer;
   uint32_t first_block;
   std::vector<protocol::PageTag> source;
@@ -36,7 +35,7 @@ struct CopyPages {  // answer with on_copied; pages[i] of the sender -> block fi
 // The blocks are proven. Mark them, publish the full ones, start the sequence, then answer with
 // on_started.
 struct StartSequence {
-  std::vector<protocol::ScoredToken> first_tokens;
+  std::vector<int32_t> first_tokens;
   uint32_t prompt_tokens;
   uint32_t cached_tokens;
 };
@@ -58,8 +57,9 @@ class ReceiveHandoff {
 
   ReceiveActions open(TimePoint now);
   ReceiveActions on_offer(const protocol::OfferFrame& frame, TimePoint now);
-  // Pages for every block exist; the first `first_missing_block` of them were here already.
-  ReceiveActions on_reserved(uint32_t first_missing_block, TimePoint now);
+  // Pages exist for all that is live at the prompt's end; in group g those before block
+  // first_missing[g] were here already.
+  ReceiveActions on_reserved(std::vector<uint32_t> first_missing, TimePoint now);
   ReceiveActions on_no_room(const Error& error);
   ReceiveActions on_push(const protocol::PushFrame& frame, TimePoint now);
   ReceiveActions on_copied(uint32_t layer, uint32_t first_block, uint32_t count, bool intact);
@@ -76,6 +76,9 @@ class ReceiveHandoff {
  private:
   enum class State : uint8_t { kOpening, kReserving, kReceiving, kStarting, kFinished };
   bool is_mine(const protocol::HandoffKey& key) const { return key == key_; }
+  uint32_t first_missing_of(uint32_t layer) const {
+    return first_missing_[static_cast<size_t>(shape_.layer_groups[layer])];
+  }
   // Ends the attempt; tells the peer unless it is gone or knows already.
   ReceiveActions fail(const Error& error, bool tell_peer);
 
@@ -85,9 +88,9 @@ class ReceiveHandoff {
   State state_ = State::kOpening;
   bool reserved_ = false;
   uint32_t blocks_ = 0;
-  uint32_t first_missing_ = 0;
-  std::vector<bool> requested_;  // [layer][block - first_missing]: a copy was asked for
-  uint64_t covered_ = 0;         // (layer, block) pairs copied intact
+  std::vector<uint32_t> first_missing_;  // by group
+  std::vector<bool> requested_;          // [layer][block]: a copy was asked for
+  uint64_t covered_ = 0;                 // (layer, block) pairs copied intact
   TimePoint deadline_ = TimePoint::max();
 };
 

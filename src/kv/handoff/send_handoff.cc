@@ -4,9 +4,31 @@
 #include <cassert>
 #include <utility>
 
+#include "protocol/page_window.h"
+
 namespace tandem::kv {
 
 using protocol::PageTag;
+
+uint32_t HandoffShape::blocks(size_t tokens) const {
+  const auto block = static_cast<size_t>(block_tokens);
+  return static_cast<uint32_t>((tokens + block - 1) / block);
+}
+
+std::vector<uint32_t> HandoffShape::first_live(size_t tokens) const {
+  std::vector<uint32_t> first;
+  for (const int32_t window : windows) {
+    first.push_back(static_cast<uint32_t>(
+        protocol::first_live_block(window, static_cast<int64_t>(tokens), block_tokens)));
+  }
+  return first;
+}
+
+uint64_t HandoffShape::pages(const std::vector<uint32_t>& first, uint32_t blocks) const {
+  uint64_t pages = 0;
+  for (const uint32_t block : first) pages += blocks - std::min(block, blocks);
+  return pages;
+}
 
 bool should_offer(int64_t remaining_tokens, uint64_t total_bytes, const OfferEstimate& estimate) {
   if (estimate.prefill_tokens_per_second <= 0 || estimate.link_bytes_per_second <= 0) return true;
@@ -18,41 +40,50 @@ bool should_offer(int64_t remaining_tokens, uint64_t total_bytes, const OfferEst
 SendHandoff::SendHandoff(std::string id, Shape shape, HandoffTimeouts timeouts,
                          OfferEstimate estimate, TimePoint now)
     : id_(std::move(id)),
-      shape_(shape),
+      shape_(std::move(shape)),
       timeouts_(timeouts),
       estimate_(estimate),
-      final_tokens_(static_cast<size_t>(shape.layers), 0),
+      final_tokens_(shape_.layers(), 0),
       lease_until_(TimePoint::max()) {
   (void)now;
 }
 
 SendActions SendHandoff::on_admitted(std::vector<int32_t> prompt, std::string salt,
-                                     std::string adapter, std::vector<PageTag> pages,
-                                     int32_t cached_tokens, TimePoint now) {
+                                     std::vector<PageTag> pages, int32_t cached_tokens,
+                                     TimePoint now) {
   SendActions actions;
   if (finished_) return actions;
   admitted_ = true;
   prompt_ = std::move(prompt);
   salt_ = std::move(salt);
-  adapter_ = std::move(adapter);
   pages_ = std::move(pages);
+  blocks_ = shape_.blocks(prompt_.size());
+  first_live_ = shape_.first_live(prompt_.size());
   cached_tokens_ = cached_tokens;
   std::ranges::fill(final_tokens_, cached_tokens);
   advance(actions, now);
   return actions;
 }
 
+SendActions SendHandoff::on_pages(std::span<const PageTag> pages, TimePoint now) {
+  SendActions actions;
+  if (finished_) return actions;
+  pages_.insert(pages_.end(), pages.begin(), pages.end());
+  acquire(actions);
+  advance(actions, now);
+  return actions;
+}
+
 SendActions SendHandoff::on_progress(int32_t layer, int32_t end_token, TimePoint now) {
   SendActions actions;
-  if (finished_ || layer < 0 || layer >= shape_.layers) return actions;
+  if (finished_ || layer < 0 || layer >= static_cast<int32_t>(shape_.layers())) return actions;
   auto& final = final_tokens_[static_cast<size_t>(layer)];
   final = std::max(final, end_token);
   advance(actions, now);
   return actions;
 }
 
-SendActions SendHandoff::on_prefill_done(std::vector<protocol::ScoredToken> first_tokens,
-                                         TimePoint now) {
+SendActions SendHandoff::on_prefill_done(std::vector<int32_t> first_tokens, TimePoint now) {
   SendActions actions;
   if (finished_) return actions;
   done_ = true;
@@ -94,62 +125,83 @@ void SendHandoff::advance(SendActions& actions, TimePoint now) {
   SendAttempt& a = *attempt_;
   if (!a.offered) {
     const int64_t slowest = *std::ranges::min_element(final_tokens_);
-    const uint64_t bytes = pages_.size() * shape_.page_bytes;
+    const uint64_t bytes = shape_.pages(first_live_, blocks_) * shape_.page_bytes;
     if (!done_ && !should_offer(static_cast<int64_t>(prompt_.size()) - slowest, bytes, estimate_))
       return;
     a.offered = true;
     a.deadline = now + timeouts_.grant;
-    actions.emplace_back(SendFrame{
-        a.peer, protocol::OfferFrame{a.key, prompt_, salt_, static_cast<uint32_t>(pages_.size()),
-                                     bytes, adapter_}});
+    actions.emplace_back(
+        SendFrame{a.peer, protocol::OfferFrame{a.key, prompt_, salt_, blocks_, bytes}});
     return;
   }
   if (!a.granted || a.committed) return;
   push(actions);
   const bool all_pushed =
-      std::ranges::all_of(a.pushed, [&](uint32_t blocks) { return blocks == pages_.size(); });
+      std::ranges::all_of(a.pushed, [&](uint32_t blocks) { return blocks == blocks_; });
   if (!done_ || !all_pushed) return;
   a.committed = true;
   a.deadline = now + timeouts_.ack;
-  const auto blocks = static_cast<uint32_t>(pages_.size());
   protocol::CommitFrame commit;
   commit.key = a.key;
-  commit.layers = static_cast<uint32_t>(shape_.layers);
-  commit.first_block = a.first_block;
-  commit.blocks = blocks;
-  commit.bytes = (blocks - a.first_block) * shape_.page_bytes;
+  commit.layers = shape_.layers();
+  commit.first_blocks.assign(a.first_block.begin(), a.first_block.end());
+  commit.blocks = blocks_;
+  commit.bytes = shape_.pages(a.first_block, blocks_) * shape_.page_bytes;
   commit.first_tokens = first_tokens_;
   commit.prompt_tokens = static_cast<uint32_t>(prompt_.size());
   commit.cached_tokens = static_cast<uint32_t>(cached_tokens_);
   actions.emplace_back(SendFrame{a.peer, std::move(commit)});
 }
 
-uint32_t SendHandoff::final_blocks(int32_t layer) const {
-  const int32_t end = final_tokens_[static_cast<size_t>(layer)];
-  if (end >= static_cast<int32_t>(prompt_.size())) return static_cast<uint32_t>(pages_.size());
-  return static_cast<uint32_t>(end / shape_.block_tokens);
+uint32_t SendHandoff::final_blocks(uint32_t layer) const {
+  const int32_t end = final_tokens_[layer];
+  const uint32_t blocks = end >= static_cast<int32_t>(prompt_.size())
+                              ? blocks_
+                              : static_cast<uint32_t>(end / shape_.block_tokens);
+  return std::min(blocks, known_blocks());
 }
 
 void SendHandoff::push(SendActions& actions) {
   SendAttempt& a = *attempt_;
-  for (int32_t layer = 0; layer < shape_.layers; ++layer) {
-    uint32_t& sent = a.pushed[static_cast<size_t>(layer)];
+  for (uint32_t layer = 0; layer < shape_.layers(); ++layer) {
+    uint32_t& sent = a.pushed[layer];
     const uint32_t end = final_blocks(layer);
     if (end <= sent) continue;
+    const auto group = static_cast<uint32_t>(shape_.layer_groups[layer]);
     protocol::PushFrame frame;
     frame.key = a.key;
-    frame.layer = static_cast<uint32_t>(layer);
+    frame.layer = layer;
     frame.first_block = sent;
-    frame.pages.assign(pages_.begin() + sent, pages_.begin() + end);
+    for (uint32_t block = sent; block < end; ++block) frame.pages.push_back(page(block, group));
     sent = end;
     actions.emplace_back(SendFrame{a.peer, std::move(frame)});
   }
 }
 
+// Readers for what is granted, as far as its pages are known.
+void SendHandoff::acquire(SendActions& actions) {
+  if (!attempt_ || !attempt_->granted) return;
+  SendAttempt& a = *attempt_;
+  std::vector<PageTag> fresh;
+  for (; a.readers_until < known_blocks(); ++a.readers_until) {
+    for (uint32_t group = 0; group < shape_.groups(); ++group) {
+      if (a.readers_until >= a.first_block[group]) fresh.push_back(page(a.readers_until, group));
+    }
+  }
+  if (fresh.empty()) return;
+  a.readers.insert(a.readers.end(), fresh.begin(), fresh.end());
+  actions.emplace_back(AcquireReaders{std::move(fresh)});
+}
+
 SendActions SendHandoff::on_grant(PeerId peer, const protocol::GrantFrame& frame, TimePoint now) {
   SendActions actions;
   if (!is_current(peer, frame.key) || !attempt_->offered || attempt_->granted) return actions;
-  if (frame.first_missing_block > pages_.size()) {
+  bool sound = frame.first_missing.size() == shape_.groups();
+  for (uint32_t group = 0; sound && group < shape_.groups(); ++group) {
+    const int64_t first = frame.first_missing[group];
+    sound = first >= first_live_[group] && first <= blocks_;
+  }
+  if (!sound) {
     abort_attempt(
         actions, Error{502, "handoff_protocol", "The peer granted blocks that do not exist."}, now);
     return actions;
@@ -157,10 +209,10 @@ SendActions SendHandoff::on_grant(PeerId peer, const protocol::GrantFrame& frame
   SendAttempt& a = *attempt_;
   a.granted = true;
   a.deadline = TimePoint::max();
-  a.first_block = frame.first_missing_block;
-  a.pushed.assign(static_cast<size_t>(shape_.layers), a.first_block);
-  a.readers.assign(pages_.begin() + a.first_block, pages_.end());
-  if (!a.readers.empty()) actions.emplace_back(AcquireReaders{a.readers});
+  a.first_block.assign(frame.first_missing.begin(), frame.first_missing.end());
+  for (const int32_t group : shape_.layer_groups)
+    a.pushed.push_back(a.first_block[static_cast<size_t>(group)]);
+  acquire(actions);
   advance(actions, now);
   return actions;
 }
@@ -176,8 +228,8 @@ SendActions SendHandoff::on_busy(PeerId peer, const protocol::BusyFrame& frame, 
 SendActions SendHandoff::on_ack(PeerId peer, const protocol::AckFrame& frame, TimePoint /*now*/) {
   SendActions actions;
   if (!is_current(peer, frame.key) || !attempt_->committed) return actions;
-  blocks_sent_ = static_cast<uint32_t>(pages_.size()) - attempt_->first_block;
-  bytes_sent_ = blocks_sent_ * shape_.page_bytes;
+  blocks_sent_ = blocks_ - *std::ranges::min_element(attempt_->first_block);
+  bytes_sent_ = shape_.pages(attempt_->first_block, blocks_) * shape_.page_bytes;
   end_attempt(actions);
   finish(actions, std::nullopt);
   return actions;

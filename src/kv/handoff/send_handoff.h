@@ -3,6 +3,9 @@
 //   registered -> admitted (pages known) -> OPEN -> OFFER -> GRANT -> PUSH, layer by layer ->
 //   COMMIT -> ACK -> done
 //
+// A block has a page for each page group. Of a group with a window only the blocks that are live at
+// the prompt's end are sent; their pages become known as the passes that fill them are planned.
+//
 // Readers protect the source pages: they are taken when a peer is granted its copy and dropped only
 // by its ACK, by its ABORT_ACK with the same (handoff, attempt, nonce), or once the peer is fenced.
 // Time alone never drops them: a deadline that passes makes this side abort and then fence. When
@@ -12,6 +15,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -74,9 +78,10 @@ struct SendAttempt {
   bool offered = false;
   bool granted = false;
   bool committed = false;
-  uint32_t first_block = 0;
-  std::vector<uint32_t> pushed;  // per layer: blocks before this one were sent
+  std::vector<uint32_t> first_block;  // per group
+  std::vector<uint32_t> pushed;       // per layer: blocks before this one were sent
   std::vector<protocol::PageTag> readers;
+  uint32_t readers_until = 0;  // blocks before this one have their readers
   TimePoint deadline;
 };
 struct SendDrain {
@@ -86,24 +91,39 @@ struct SendDrain {
   TimePoint deadline;
 };
 
+// What both sides of a transfer must agree on.
+struct HandoffShape {
+  int32_t block_tokens = 0;
+  uint64_t page_bytes = 0;
+  std::vector<int32_t> windows{0};    // by page group; 0: attends to everything
+  std::vector<int32_t> layer_groups;  // by layer of the model
+
+  uint32_t layers() const { return static_cast<uint32_t>(layer_groups.size()); }
+  uint32_t groups() const { return static_cast<uint32_t>(windows.size()); }
+  uint32_t blocks(size_t tokens) const;
+  // By group: the first block that is live after `tokens` tokens.
+  std::vector<uint32_t> first_live(size_t tokens) const;
+  // Pages of the blocks from `first` (by group) to `blocks`.
+  uint64_t pages(const std::vector<uint32_t>& first, uint32_t blocks) const;
+};
+
 class SendHandoff {
  public:
-  struct Shape {
-    int32_t layers = 0;
-    int32_t block_tokens = 0;
-    uint64_t page_bytes = 0;
-  };
+  using Shape = HandoffShape;
   SendHandoff(std::string id, Shape shape, HandoffTimeouts timeouts, OfferEstimate estimate,
               TimePoint now);
 
-  // The sequence has its pages: blocks of `prompt` lie in `pages`; the first `cached_tokens` are
-  // final in every layer.
-  SendActions on_admitted(std::vector<int32_t> prompt, std::string salt, std::string adapter,
+  // The sequence is admitted; the first `cached_tokens` are final in every layer. `pages`: see
+  // on_pages.
+  SendActions on_admitted(std::vector<int32_t> prompt, std::string salt,
                           std::vector<protocol::PageTag> pages, int32_t cached_tokens,
                           TimePoint now);
+  // Pages of the blocks that follow those known so far, [block][group]; page -1 where a window has
+  // passed.
+  SendActions on_pages(std::span<const protocol::PageTag> pages, TimePoint now);
   // Layer `layer` is final for every token before `end_token`.
   SendActions on_progress(int32_t layer, int32_t end_token, TimePoint now);
-  SendActions on_prefill_done(std::vector<protocol::ScoredToken> first_tokens, TimePoint now);
+  SendActions on_prefill_done(std::vector<int32_t> first_tokens, TimePoint now);
 
   SendActions on_open(PeerId peer, uint32_t attempt, uint64_t nonce, TimePoint now);
   SendActions on_grant(PeerId peer, const protocol::GrantFrame& frame, TimePoint now);
@@ -124,7 +144,12 @@ class SendHandoff {
   bool is_current(PeerId peer, const protocol::HandoffKey& key) const;
   void advance(SendActions& actions, TimePoint now);
   void push(SendActions& actions);
-  uint32_t final_blocks(int32_t layer) const;
+  void acquire(SendActions& actions);
+  uint32_t final_blocks(uint32_t layer) const;
+  uint32_t known_blocks() const { return static_cast<uint32_t>(pages_.size()) / shape_.groups(); }
+  const protocol::PageTag& page(uint32_t block, uint32_t group) const {
+    return pages_[size_t{block} * shape_.groups() + group];
+  }
   // Stops the current attempt; its readers wait for the peer's acknowledgement.
   void abort_attempt(SendActions& actions, const Error& error, TimePoint now);
   void end_attempt(SendActions& actions);  // the peer has acknowledged or is fenced
@@ -139,11 +164,12 @@ class SendHandoff {
   bool finished_ = false;
   std::vector<int32_t> prompt_;
   std::string salt_;
-  std::string adapter_;
-  std::vector<protocol::PageTag> pages_;
+  std::vector<protocol::PageTag> pages_;  // [block][group], of the blocks known so far
+  uint32_t blocks_ = 0;
+  std::vector<uint32_t> first_live_;  // by group
   int32_t cached_tokens_ = 0;
   std::vector<int32_t> final_tokens_;  // per layer
-  std::vector<protocol::ScoredToken> first_tokens_;
+  std::vector<int32_t> first_tokens_;
   std::optional<SendAttempt> attempt_;
   uint32_t last_attempt_ = 0;
   std::vector<SendDrain> drains_;

@@ -1,11 +1,14 @@
 #include "kv/index/prefix_index.h"
 
+#include <chrono>
 #include <numeric>
 
 #include <gtest/gtest.h>
 
 namespace tandem::kv {
 namespace {
+
+constexpr int32_t kPages = 300;
 
 struct Chain {
   std::vector<int32_t> tokens;
@@ -18,83 +21,218 @@ Chain chain(std::vector<int32_t> tokens, std::string_view salt = "") {
   return {std::move(tokens), std::move(ids)};
 }
 
-void insert_all(PrefixIndex& index, const Chain& c, int32_t first_page) {
+Chain counting(int blocks, int first = 0) {
+  std::vector<int32_t> tokens(static_cast<size_t>(2 * blocks));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return chain(std::move(tokens));
+}
+
+PrefixIndex make(std::vector<int32_t> windows = {0}, size_t max_bytes = 1 << 20) {
+  return PrefixIndex({.block_tokens = 2, .windows = std::move(windows), .page_count = kPages},
+                     max_bytes);
+}
+
+// Blocks of `c` in pages first_page and on, [block][group].
+void insert_all(PrefixIndex& index, const Chain& c, int32_t first_page, size_t groups = 1) {
+  std::vector<PageTag> adopted;
+  int32_t page = first_page;
   for (size_t i = 0; i < c.ids.size(); ++i) {
+    std::vector<PageTag> pages;
+    for (size_t group = 0; group < groups; ++group) pages.push_back({page++, 1});
     (void)index.insert(i == 0 ? nullptr : &c.ids[i - 1], c.ids[i],
-                       std::span(c.tokens).subspan(2 * i, 2),
-                       PageTag{first_page + static_cast<int32_t>(i), 1});
+                       std::span(c.tokens).subspan(2 * i, 2), pages, adopted);
   }
 }
 
-const auto kAny = [](PageTag) { return true; };
+void idle(PrefixIndex& index, std::initializer_list<int32_t> pages, bool passed = false) {
+  for (const int32_t page : pages) index.set_idle(page, true, passed);
+}
+
+std::vector<int32_t> evict(PrefixIndex& index) {
+  std::vector<PageTag> given_back;
+  std::vector<int32_t> pages;
+  if (index.evict_page(given_back)) {
+    for (const PageTag tag : given_back) pages.push_back(tag.page);
+  }
+  return pages;
+}
+
+using Pages = std::vector<int32_t>;
 
 TEST(PrefixIndex, MatchesTheLongestPrefix) {
-  PrefixIndex index(2, 1 << 20);
+  PrefixIndex index = make();
   insert_all(index, chain({1, 2, 3, 4, 5, 6}), 0);
   const Chain other = chain({1, 2, 3, 4, 9, 9, 5, 6});
-  EXPECT_EQ(index.match(other.ids, other.tokens).pages.size(), 2U);
+  EXPECT_EQ(index.match(other.ids, other.tokens).blocks, 2U);
   const Chain none = chain({2, 1, 3, 4});
-  EXPECT_EQ(index.matched_blocks(none.ids, none.tokens), 0U);
+  EXPECT_EQ(index.match(none.ids, none.tokens).blocks, 0U);
 }
 
 TEST(PrefixIndex, TenantsDoNotShareBlocks) {
-  PrefixIndex index(2, 1 << 20);
+  PrefixIndex index = make();
   insert_all(index, chain({1, 2, 3, 4}, "a"), 0);
   const Chain b = chain({1, 2, 3, 4}, "b");
-  EXPECT_EQ(index.matched_blocks(b.ids, b.tokens), 0U);
+  EXPECT_EQ(index.match(b.ids, b.tokens).blocks, 0U);
 }
 
 TEST(PrefixIndex, ComparesTokensNotOnlyIds) {
-  PrefixIndex index(2, 1 << 20);
+  PrefixIndex index = make();
   const Chain c = chain({1, 2});
   insert_all(index, c, 0);
   const std::vector<int32_t> colliding{7, 8};  // pretends to have the same id
   EXPECT_TRUE(index.match(c.ids, colliding).pages.empty());
+  std::vector<PageTag> adopted;
+  const PageTag page{5, 1};
+  EXPECT_EQ(index.insert(nullptr, c.ids[0], colliding, std::span(&page, 1), adopted),
+            PrefixIndex::Inserted::kDuplicate);
+  EXPECT_TRUE(adopted.empty());
 }
 
-TEST(PrefixIndex, EvictsLeavesLeastRecentlyUsedFirst) {
-  PrefixIndex index(2, 1 << 20);
-  const Chain a = chain({1, 2, 3, 4});
-  const Chain b = chain({5, 6, 7, 8});
-  insert_all(index, a, 0);
-  insert_all(index, b, 10);
-  (void)index.match(a.ids, a.tokens);
-  EXPECT_EQ(index.evict_one(kAny)->page, 11);
-  EXPECT_EQ(index.evict_one(kAny)->page, 10);
-  EXPECT_EQ(index.evict_one(kAny)->page, 1) << "the leaf before its parent";
-  EXPECT_EQ(index.evict_one(kAny)->page, 0);
-  EXPECT_FALSE(index.evict_one(kAny));
-  EXPECT_EQ(index.bytes(), 0U);
+TEST(PrefixIndex, EvictsTheLeastRecentlyUsedPageFirst) {
+  PrefixIndex index = make();
+  insert_all(index, chain({1, 2, 3, 4}), 0);
+  insert_all(index, chain({5, 6, 7, 8}), 10);
+  idle(index, {1, 0, 11, 10});
+  index.set_idle(1, false, false);  // used again
+  index.set_idle(0, false, false);
+  idle(index, {1, 0});
+  EXPECT_EQ(evict(index), Pages{11});
+  EXPECT_EQ(evict(index), Pages{10});
+  EXPECT_EQ(evict(index), Pages{1}) << "the leaf before its parent";
+  EXPECT_EQ(evict(index), Pages{0});
+  EXPECT_EQ(evict(index), Pages{});
+  EXPECT_EQ(index.node_bytes(), 0U);
 }
 
-TEST(PrefixIndex, SkipsWhatIsInUse) {
-  PrefixIndex index(2, 1 << 20);
+TEST(PrefixIndex, NeverEvictsWhatIsInUse) {
+  PrefixIndex index = make();
   insert_all(index, chain({1, 2}), 0);
   insert_all(index, chain({3, 4}), 1);
-  EXPECT_EQ(index.evict_one([](PageTag tag) { return tag.page != 0; })->page, 1);
-  EXPECT_FALSE(index.evict_one([](PageTag tag) { return tag.page != 0; }));
+  idle(index, {1});
+  EXPECT_EQ(evict(index), Pages{1});
+  EXPECT_EQ(evict(index), Pages{}) << "the other is in use";
+}
+
+// Its child is used in a private copy's stead, say: nobody could find the child any more.
+TEST(PrefixIndex, WhatCannotBeReachedLeavesWithItsParent) {
+  PrefixIndex index = make();
+  const Chain c = counting(4);
+  insert_all(index, c, 0);
+  idle(index, {1});
+  EXPECT_EQ(evict(index), (Pages{3, 2, 1}));
+  EXPECT_TRUE(index.holds(0));
+  EXPECT_FALSE(index.holds(3));
+  EXPECT_EQ(index.match(c.ids, c.tokens).blocks, 1U);
 }
 
 TEST(PrefixIndex, StaysUnderItsByteBound) {
-  PrefixIndex index(2, 4000);
-  std::vector<int32_t> tokens(200);
-  std::iota(tokens.begin(), tokens.end(), 0);
-  insert_all(index, chain(tokens), 0);
-  EXPECT_LE(index.bytes(), 4000U);
+  PrefixIndex index = make({0}, 4000);
+  insert_all(index, counting(100), 0);
+  EXPECT_LE(index.node_bytes(), 4000U);
   EXPECT_GT(index.size(), 2U);
   const Chain more = chain({9, 9});
-  EXPECT_EQ(index.insert(nullptr, more.ids[0], more.tokens, PageTag{99, 1}),
-            PrefixIndex::Inserted::kFull);
+  std::vector<PageTag> adopted;
+  std::vector<PageTag> given_back;
+  const PageTag page{250, 1};
+  const auto insert = [&] {
+    return index.insert(nullptr, more.ids[0], more.tokens, std::span(&page, 1), adopted);
+  };
+  EXPECT_EQ(insert(), PrefixIndex::Inserted::kFull);
+  EXPECT_FALSE(index.evict_node(given_back)) << "all are in use";
+  idle(index, {static_cast<int32_t>(index.size()) - 1});
+  EXPECT_TRUE(index.evict_node(given_back));
+  EXPECT_EQ(insert(), PrefixIndex::Inserted::kYes);
 }
 
 TEST(PrefixIndex, RefusesOrphansAndDuplicates) {
-  PrefixIndex index(2, 1 << 20);
+  PrefixIndex index = make();
   const Chain c = chain({1, 2, 3, 4});
-  EXPECT_EQ(index.insert(&c.ids[0], c.ids[1], std::span(c.tokens).subspan(2), PageTag{0, 1}),
+  std::vector<PageTag> adopted;
+  const PageTag page{0, 1};
+  EXPECT_EQ(index.insert(&c.ids[0], c.ids[1], std::span(c.tokens).subspan(2), std::span(&page, 1),
+                         adopted),
             PrefixIndex::Inserted::kNoParent);
   insert_all(index, c, 0);
-  EXPECT_EQ(index.insert(nullptr, c.ids[0], std::span(c.tokens).first(2), PageTag{5, 1}),
-            PrefixIndex::Inserted::kDuplicate);
+  const PageTag other{5, 1};
+  EXPECT_EQ(
+      index.insert(nullptr, c.ids[0], std::span(c.tokens).first(2), std::span(&other, 1), adopted),
+      PrefixIndex::Inserted::kDuplicate);
+  EXPECT_TRUE(adopted.empty());
+}
+
+// Groups: one that sees everything, one that sees four positions (two blocks).
+TEST(PrefixIndex, AHitNeedsOfAWindowOnlyWhatIsLiveThere) {
+  PrefixIndex index = make({0, 4});
+  const Chain c = counting(6);
+  insert_all(index, c, 0, 2);
+  auto match = index.match(c.ids, c.tokens);
+  EXPECT_EQ(match.blocks, 6U);
+  EXPECT_EQ(match.pages[2 * 3].page, 6) << "everything of the first group";
+  EXPECT_EQ(match.pages[2 * 3 + 1].page, -1) << "a row at 12 sees 9 to 12 in the second";
+  EXPECT_EQ(match.pages[2 * 4 + 1].page, 9);
+  EXPECT_EQ(match.pages[2 * 5 + 1].page, 11);
+  // Without the window's page of block 3 no row can be computed at 8 or 10, but at 12 and at 6.
+  idle(index, {7}, /*passed=*/true);
+  EXPECT_EQ(evict(index), Pages{7});
+  EXPECT_EQ(index.match(c.ids, c.tokens).blocks, 6U);
+  EXPECT_EQ(index.match(std::span(c.ids).first(5), c.tokens).blocks, 3U);
+  EXPECT_EQ(index.match(std::span(c.ids).first(4), c.tokens).blocks, 3U);
+  EXPECT_EQ(index.present(c.ids, c.tokens).blocks, 6U);
+}
+
+TEST(PrefixIndex, PagesWhoseWindowPassedGoFirst) {
+  PrefixIndex index = make({0, 4});
+  insert_all(index, counting(3), 0, 2);
+  idle(index, {5, 4});
+  idle(index, {1}, /*passed=*/true);
+  idle(index, {3}, /*passed=*/true);
+  EXPECT_EQ(evict(index), Pages{1});
+  EXPECT_EQ(evict(index), Pages{3});
+  EXPECT_EQ(evict(index), Pages{5}) << "then the least recently used";
+  EXPECT_EQ(evict(index), Pages{4});
+  EXPECT_EQ(index.size(), 2U);
+}
+
+TEST(PrefixIndex, APageComesBackIntoItsGap) {
+  PrefixIndex index = make({0, 4});
+  const Chain c = counting(2);
+  insert_all(index, c, 0, 2);
+  idle(index, {3}, /*passed=*/true);
+  EXPECT_EQ(evict(index), Pages{3});
+  EXPECT_EQ(index.match(c.ids, c.tokens).blocks, 1U);
+  std::vector<PageTag> adopted;
+  const std::vector<PageTag> pages{{20, 1}, {21, 1}};
+  EXPECT_EQ(index.insert(&c.ids[0], c.ids[1], std::span(c.tokens).subspan(2), pages, adopted),
+            PrefixIndex::Inserted::kYes);
+  EXPECT_EQ(adopted, (std::vector<PageTag>{{21, 1}})) << "the other group's page is there";
+  EXPECT_EQ(index.match(c.ids, c.tokens).blocks, 2U);
+}
+
+TEST(PrefixIndex, WithWindowsOnlyOldBlocksStayAsAWayToYoungerOnes) {
+  PrefixIndex index = make({4});
+  const Chain c = counting(5);
+  insert_all(index, c, 0);
+  idle(index, {0, 1, 2}, /*passed=*/true);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(evict(index), Pages{i});
+  EXPECT_EQ(index.size(), 5U);
+  EXPECT_EQ(index.match(c.ids, c.tokens).blocks, 5U);
+  idle(index, {4, 3});
+  EXPECT_EQ(evict(index), Pages{4});
+  EXPECT_EQ(evict(index), Pages{3});
+  EXPECT_EQ(index.size(), 0U) << "nothing is left that they lead to";
+}
+
+// Many blocks in use or idle must not make an eviction slow.
+TEST(PrefixIndex, EvictionDoesNotWalkOverWhatItLeaves) {
+  constexpr int32_t kBlocks = 100000;
+  PrefixIndex index({.block_tokens = 2, .windows = {0}, .page_count = kBlocks}, size_t{1} << 30);
+  insert_all(index, counting(kBlocks), 0);
+  for (int32_t page = kBlocks; page-- > kBlocks / 2;) index.set_idle(page, true, false);
+  const auto start = std::chrono::steady_clock::now();
+  int32_t evicted = 0;
+  while (!evict(index).empty()) ++evicted;
+  EXPECT_EQ(evicted, kBlocks / 2);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
 }
 
 }  // namespace

@@ -383,6 +383,8 @@ Status check_compatible(const HelloFrame& mine, const HelloFrame& theirs) {
   };
   if (numbers(theirs) != numbers(mine))
     return refuse("their pages differ (" + numbers(theirs) + " against " + numbers(mine) + ")");
+  if (theirs.windows != mine.windows || theirs.layer_places != mine.layer_places)
+    return refuse("they deal the model's layers into page groups in different ways");
   if (theirs.representation != mine.representation) {
     return refuse("their KV is computed in different ways (" + theirs.representation + " against " +
                   mine.representation + ")");
