@@ -159,59 +159,100 @@ TEST_P(LinearTest, ARowsBitsDoNotDependOnOtherRowsOrThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, LinearTest, testing::ValuesIn(weights::kAllFormats),
-                         [](const auto& info) {
-                           return std::string(weights::format_name(info.param));
-                         });
-
-TEST(LinearInt8, LargestCodesDoNotOverflow) {
-  // Every code and activation at its extreme: the sums that the kernels' overflow arguments are
-  // about.
-  for (const Format format : {Format::kQ80, Format::kQ40, Format::kQ41}) {
-    const size_t size = weights::row_bytes(format, 64);
-    std::vector<std::byte> file(size * 16);
-    std::vector<float> decoded(16 * 64);
-    for (int row = 0; row < 16; ++row) {
-      const auto bytes = std::span(file).subspan(row * size, size);
-      for (size_t block = 0; block < 2; ++block) {
-        const auto fill = row % 2 == 0 ? std::byte{0x80} : std::byte{0x7F};
-        auto out = bytes.subspan(block * size / 2, size / 2);
-        std::fill(out.begin(), out.end(),
-                  format == Format::kQ80 ? fill
-                  : row % 2 == 0         ? std::byte{0xFF}
-                                         : std::byte{0});
-        out[0] = std::byte{0x00};
-        out[1] = std::byte{0x3C};  // d = 1
-        if (format == Format::kQ41) {
-          out[2] = std::byte{0x00};
-          out[3] = std::byte{0xBC};  // m = -1
+TEST_P(LinearTest, LargestCodesDoNotOverflow) {
+  // Every code, scale and activation at its extreme: the sums that the kernels' overflow arguments
+  // are about.
+  const Format format = GetParam();
+  if (!has_int8_kernel(format)) return;
+  const weights::FormatShape shape = weights::format_shape(format);
+  constexpr int kColumns = 512;
+  const size_t size = weights::row_bytes(format, kColumns);
+  std::vector<std::byte> file(size * 16);
+  std::vector<float> decoded(16 * kColumns);
+  for (int row = 0; row < 16; ++row) {
+    weights::UnpackedBlock block;
+    block.d = format == Format::kMXFP4 ? 0x3F80 : 0x3C00;  // 1
+    block.m = 0xBC00;                                      // -1
+    const int top = (1 << shape.bits) - 1;
+    // Tables have their largest magnitudes at codes 0 and 15 (IQ4), 7 and 15 (MXFP4).
+    const int code = row % 2 == 0 ? top : format == Format::kMXFP4 ? 7 : 0;
+    std::fill(std::begin(block.code), std::end(block.code), static_cast<uint8_t>(code));
+    const int scale = row % 4 < 2 ? shape.sub_scale_high : shape.sub_scale_low;
+    std::fill(std::begin(block.sub_scale), std::end(block.sub_scale), static_cast<int8_t>(scale));
+    std::fill(std::begin(block.sub_minimum), std::end(block.sub_minimum),
+              static_cast<uint8_t>(shape.sub_scale_high));
+    const auto bytes = std::span(file).subspan(row * size, size);
+    for (int i = 0; i < kColumns / shape.values; ++i)
+      weights::pack_block(format, block, bytes.data() + static_cast<ptrdiff_t>(i) * shape.bytes);
+    weights::dequantize_row(format, bytes, std::span(decoded).subspan(row * kColumns, kColumns));
+  }
+  device::ComputeThreads threads(1);
+  const PackedMatrix packed = *PackedMatrix::pack(format, 16, kColumns, file, threads);
+  for (const float sign : {1.0F, -1.0F}) {
+    std::vector<float> x(kColumns, sign * 127);
+    std::vector<cpu::ActivationBlock> blocks(kColumns / 32);
+    for (const cpu::Kernels* kernels : machine_kernels()) {
+      const CpuExecutor executor = *CpuExecutor::create(*kernels, 1, 64);
+      const Activations activations = {x.data(), blocks.data(), 1, kColumns};
+      quantize(executor, activations);
+      std::vector<float> out(16);
+      const LinearTarget target[] = {{&packed, out.data(), 16}};
+      linear(executor, activations, target);
+      for (int row = 0; row < 16; ++row) {
+        double expected = 0;
+        double magnitude = 0;
+        for (int k = 0; k < kColumns; ++k) {
+          expected += static_cast<double>(decoded[row * kColumns + k]) *
+                      static_cast<double>(blocks[k / 32].d) * blocks[k / 32].q[k % 32];
+          magnitude += 127 * std::abs(static_cast<double>(decoded[row * kColumns + k]));
         }
-      }
-      weights::dequantize_row(format, bytes, std::span(decoded).subspan(row * 64, 64));
-    }
-    device::ComputeThreads threads(1);
-    const PackedMatrix packed = *PackedMatrix::pack(format, 16, 64, file, threads);
-    for (const float sign : {1.0F, -1.0F}) {
-      std::vector<float> x(64, sign * 127);
-      std::vector<cpu::ActivationBlock> blocks(2);
-      for (const cpu::Kernels* kernels : machine_kernels()) {
-        const CpuExecutor executor = *CpuExecutor::create(*kernels, 1, 64);
-        const Activations activations = {x.data(), blocks.data(), 1, 64};
-        quantize(executor, activations);
-        std::vector<float> out(16);
-        const LinearTarget target[] = {{&packed, out.data(), 16}};
-        linear(executor, activations, target);
-        for (int row = 0; row < 16; ++row) {
-          double expected = 0;
-          for (int k = 0; k < 64; ++k)
-            expected += decoded[row * 64 + k] * blocks[k / 32].d * blocks[k / 32].q[k % 32];
-          EXPECT_NEAR(out[row], expected, std::abs(expected) * 1e-6)
-              << kernels->name << " row " << row;
-        }
+        EXPECT_NEAR(out[row], expected, magnitude * 1e-5) << kernels->name << " row " << row;
       }
     }
   }
 }
+
+TEST_P(LinearTest, SpecialScalesDecodeAlikeInEveryKernel) {
+  // Subnormal and extreme scales with random codes: a product with a unit vector is the weight.
+  const Format format = GetParam();
+  const int32_t columns = 256;
+  TestMatrix matrix = make_matrix(format, 16, columns, 11);
+  const size_t size = weights::row_bytes(format, columns);
+  const weights::FormatShape shape = weights::format_shape(format);
+  constexpr uint16_t kSpecial[] = {0x0001, 0x8001, 0x03FF, 0x0400, 0x0000, 0x8000, 0x5BFF, 0xDBFF};
+  if (!shape.quantized()) return;
+  for (size_t row = 0; row < 16; ++row) {
+    for (int32_t i = 0; i < columns / shape.values; ++i) {
+      std::byte* bytes = matrix.file.data() + row * size + static_cast<size_t>(i) * shape.bytes;
+      weights::UnpackedBlock block;
+      weights::unpack_block(format, bytes, block);
+      block.d = format == Format::kMXFP4 ? static_cast<uint16_t>(0x20 << row) : kSpecial[row % 8];
+      block.m = kSpecial[(row + 3) % 8];
+      weights::pack_block(format, block, bytes);
+    }
+    weights::dequantize_row(format, std::span(matrix.file).subspan(row * size, size),
+                            std::span(matrix.decoded).subspan(row * columns, columns));
+  }
+  device::ComputeThreads threads(1);
+  const PackedMatrix packed = *PackedMatrix::pack(format, 16, columns, matrix.file, threads);
+  for (const cpu::Kernels* kernels : machine_kernels()) {
+    const CpuExecutor executor = *CpuExecutor::create(*kernels, 1, 64);
+    for (int32_t k = 0; k < columns; ++k) {
+      std::vector<float> x(columns);
+      x[k] = 1;
+      std::vector<float> out(16);
+      const LinearTarget target[] = {{&packed, out.data(), 16}};
+      linear(executor, {x.data(), nullptr, 1, columns}, target);
+      for (int row = 0; row < 16; ++row)
+        ASSERT_EQ(out[row], matrix.decoded[row * columns + k]) << kernels->name << " row " << row;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, LinearTest, testing::ValuesIn(weights::kAllFormats),
+                         [](const auto& info) {
+                           return std::string(weights::format_name(info.param));
+                         });
 
 TEST(QuantizeRow, AllInstructionSetsGiveTheSameBytesAndNonFiniteInputsShow) {
   auto x = random_values(32 * 40, 8);
@@ -237,8 +278,12 @@ TEST(QuantizeRow, AllInstructionSetsGiveTheSameBytesAndNonFiniteInputsShow) {
         EXPECT_EQ(blocks[i].d, expected[i].d);
         EXPECT_EQ(blocks[i].d_times_sum, expected[i].d_times_sum);
       }
-      EXPECT_EQ(blocks[i].minus_8_sum, expected[i].minus_8_sum);
-      EXPECT_EQ(blocks[i].minus_128_sum, expected[i].minus_128_sum);
+      EXPECT_EQ(blocks[i].minus_sum, expected[i].minus_sum);
+      for (int half = 0; half < 2; ++half) {
+        EXPECT_EQ(blocks[i].minus_half[half], expected[i].minus_half[half]);
+        if (!std::isnan(blocks[i].d))
+          EXPECT_EQ(blocks[i].d_times_half[half], expected[i].d_times_half[half]);
+      }
     }
   }
 }

@@ -10,45 +10,24 @@
 namespace tandem::ops {
 namespace {
 
-using weights::BlockQ40;
-using weights::BlockQ41;
-using weights::BlockQ6K;
-using weights::BlockQ80;
 using weights::Format;
+using weights::FormatShape;
+using weights::UnpackedBlock;
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Where one block's scales and codes are inside a group.
-struct BlockPlace {
-  std::byte* scales;
-  std::byte* codes;
-};
-BlockPlace place(Format format, std::byte* group, size_t block) {
-  const ChunkShape shape = chunk_shape(format);
-  std::byte* chunk = group + block / shape.blocks * shape.bytes;
-  const size_t inside = block % shape.blocks;
-  return {chunk + inside * shape.scale_bytes,
-          chunk + shape.blocks * shape.scale_bytes + inside * shape.code_bytes};
-}
-
 size_t group_bytes(Format format, int32_t columns) {
-  if (weights::block_values(format) == 1) {
+  if (!weights::format_shape(format).quantized()) {
     return round_up(static_cast<size_t>(columns) * kGroupRows *
                         static_cast<size_t>(weights::block_bytes(format)),
                     64);
   }
   const ChunkShape shape = chunk_shape(format);
-  const auto blocks = static_cast<size_t>(columns / weights::block_values(format));
-  return (blocks + shape.blocks - 1) / shape.blocks * shape.bytes;
-}
-
-template <typename T>
-T load(const std::byte* row, size_t index) {
-  T value;
-  std::memcpy(&value, row + index * sizeof(T), sizeof(T));
-  return value;
+  const auto tiles = static_cast<size_t>(columns) / 32;
+  const auto per_chunk = static_cast<size_t>(shape.tiles);
+  return (tiles + per_chunk - 1) / per_chunk * shape.bytes;
 }
 
 template <typename Element>
@@ -59,51 +38,56 @@ void pack_plain(const std::byte* row, int32_t columns, int lane, std::byte* code
   }
 }
 
-void put_scale(std::byte* scales, size_t index, uint16_t value) {
-  std::memcpy(scales + index * sizeof(value), &value, sizeof(value));
+void put_scale(std::byte* scales, int lane, uint16_t value) {
+  std::memcpy(scales + lane * sizeof(value), &value, sizeof(value));
 }
 
-void pack_q8_0(const BlockQ80& block, int lane, const BlockPlace& out) {
-  put_scale(out.scales, lane, block.d);
-  for (int k = 0; k < 32; ++k) {
-    out.codes[(k / 4) * 64 + lane * 4 + k % 4] = static_cast<std::byte>(block.q[k] + 128);
+void put_header(const FormatShape& shape, const ChunkShape& chunk, const UnpackedBlock& block,
+                int lane, int32_t tile, std::byte* header) {
+  if (!shape.has_sub_scales()) header += tile * chunk.header_bytes / 2;
+  put_scale(header, lane, block.d);
+  if (shape.has_minimum) put_scale(header + chunk.minimum_offset, lane, block.m);
+  if (!shape.has_sub_scales()) return;
+  const bool nibbles = chunk.sub_minimum_offset == chunk.sub_scale_offset;
+  for (int32_t j = 0; j < chunk.tiles * chunk.subs; ++j) {
+    const size_t at = static_cast<size_t>(j) * kGroupRows + lane;
+    header[chunk.sub_scale_offset + at] = static_cast<std::byte>(block.sub_scale[j]);
+    if (!shape.has_minimum) continue;
+    std::byte& minimum = header[chunk.sub_minimum_offset + at];
+    minimum |= static_cast<std::byte>(block.sub_minimum[j] << (nibbles ? 4 : 0));
   }
 }
 
-void pack_nibbles(const uint8_t* q, int lane, std::byte* out) {
-  for (int k = 0; k < 16; ++k) out[(k / 4) * 64 + lane * 4 + k % 4] = static_cast<std::byte>(q[k]);
+// Spreads 32 codes of one row over a plane of `bits` bits each; the tile's bytes start as zeros.
+void put_plane(const uint8_t* code, int shift, int bits, int lane, std::byte* plane) {
+  const int mask = (1 << bits) - 1;
+  for (int j = 0; j < 8; ++j) {
+    std::byte* out = plane + (j % bits) * 64 + lane * 4;
+    for (int b = 0; b < 4; ++b)
+      out[b] |= static_cast<std::byte>(((code[4 * j + b] >> shift) & mask) << (j / bits * bits));
+  }
 }
 
-void pack_q4_0(const BlockQ40& block, int lane, const BlockPlace& out) {
-  put_scale(out.scales, lane, block.d);
-  pack_nibbles(block.q, lane, out.codes);
-}
-
-void pack_q4_1(const BlockQ41& block, int lane, const BlockPlace& out) {
-  put_scale(out.scales, lane, block.d);
-  put_scale(out.scales, 16 + lane, block.m);
-  pack_nibbles(block.q, lane, out.codes);
-}
-
-void pack_q6_k(const BlockQ6K& block, int lane, const BlockPlace& out) {
-  put_scale(out.scales, lane, block.d);
-  for (int s = 0; s < 16; ++s) {
-    out.scales[32 + s * 16 + lane] = static_cast<std::byte>(block.scale[s]);
-    std::byte* low = out.codes + static_cast<size_t>(s) * 192;
-    std::byte* high = low + 128;
-    for (int k = 0; k < 16; ++k) {
-      const int code = weights::q6k_code(block, s * 16 + k);
-      low[(k % 8) * 16 + lane] |= static_cast<std::byte>((code & 15) << (k / 8 * 4));
-      high[(k % 4) * 16 + lane] |= static_cast<std::byte>((code >> 4) << (k / 4 * 2));
+void pack_quantized(const PackedView& view, const std::byte* row, int lane, std::byte* group) {
+  const FormatShape shape = weights::format_shape(view.format);
+  const ChunkShape chunk = chunk_shape(view.format);
+  const int32_t tiles_per_block = shape.values / 32;
+  UnpackedBlock block;
+  for (int32_t i = 0; i < view.columns / shape.values; ++i) {
+    weights::unpack_block(view.format, row + static_cast<size_t>(i) * shape.bytes, block);
+    const int32_t first = i * tiles_per_block;
+    std::byte* base = group + static_cast<size_t>(first / chunk.tiles) * chunk.bytes;
+    put_header(shape, chunk, block, lane, first % chunk.tiles, base);
+    for (int32_t t = 0; t < tiles_per_block; ++t) {
+      std::byte* tile = base + chunk.header_bytes +
+                        static_cast<size_t>(first % chunk.tiles + t) * chunk.tile_bytes;
+      put_plane(block.code + t * 32, 0, chunk.low_bits, lane, tile);
+      if (chunk.high_bits > 0) {
+        put_plane(block.code + t * 32, chunk.low_bits, chunk.high_bits, lane,
+                  tile + chunk.low_bits * 64);
+      }
     }
   }
-}
-
-template <typename Block, typename Pack>
-void pack_blocks(const PackedView& view, const std::byte* row, int lane, std::byte* group,
-                 Pack pack) {
-  const auto blocks = static_cast<size_t>(view.columns / weights::block_values(view.format));
-  for (size_t i = 0; i < blocks; ++i) pack(load<Block>(row, i), lane, place(view.format, group, i));
 }
 
 void pack_row(const PackedView& view, const std::byte* row, int lane, std::byte* group) {
@@ -115,17 +99,8 @@ void pack_row(const PackedView& view, const std::byte* row, int lane, std::byte*
     case Format::kBF16:
       pack_plain<uint16_t>(row, view.columns, lane, group);
       break;
-    case Format::kQ80:
-      pack_blocks<BlockQ80>(view, row, lane, group, pack_q8_0);
-      break;
-    case Format::kQ40:
-      pack_blocks<BlockQ40>(view, row, lane, group, pack_q4_0);
-      break;
-    case Format::kQ41:
-      pack_blocks<BlockQ41>(view, row, lane, group, pack_q4_1);
-      break;
-    case Format::kQ6K:
-      pack_blocks<BlockQ6K>(view, row, lane, group, pack_q6_k);
+    default:
+      pack_quantized(view, row, lane, group);
       break;
   }
 }

@@ -181,7 +181,7 @@ Status read_entry(Cursor& cursor, const GgufLimits& limits, Entry& entry) {
   const std::optional<Format> format = format_from_gguf(type);
   if (!format) {
     return invalid("tensor " + quoted(name) + " has type id " + std::to_string(type) +
-                   "; supported are F32, F16, BF16, Q8_0, Q4_0, Q4_1 and Q6_K");
+                   "; supported are " + format_names());
   }
   entry.tensor.format = *format;
   if (entry.tensor.columns() % block_values(*format) != 0) {

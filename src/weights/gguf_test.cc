@@ -139,48 +139,5 @@ TEST(Gguf, RefusesDuplicates) {
   EXPECT_FALSE(GgufFile::parse(tensors.finish()));
 }
 
-class FormatTest : public testing::TestWithParam<Format> {};
-
-TEST_P(FormatTest, QuantizedRowsDecodeCloseToTheirSource) {
-  const Format format = GetParam();
-  std::mt19937 random(5);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(512);
-  for (float& value : values) value = normal(random);
-  std::vector<std::byte> row(row_bytes(format, 512));
-  quantize_row(format, values, row);
-  std::vector<float> decoded(512);
-  dequantize_row(format, row, decoded);
-  const double tolerance = format == Format::kF32    ? 0
-                           : format == Format::kF16  ? 2e-3
-                           : format == Format::kBF16 ? 2e-2
-                           : format == Format::kQ80  ? 2e-2
-                           : format == Format::kQ6K  ? 8e-2
-                                                     : 0.35;
-  for (size_t i = 0; i < values.size(); ++i) EXPECT_NEAR(decoded[i], values[i], tolerance) << i;
-}
-
-INSTANTIATE_TEST_SUITE_P(All, FormatTest, testing::ValuesIn(kAllFormats),
-                         [](const auto& info) { return std::string(format_name(info.param)); });
-
-TEST(Format, HandMadeBlocksDecodeAsDocumented) {
-  BlockQ41 block = {.d = 0x3800, .m = 0xBC00, .q = {}};  // d = 0.5, m = -1
-  block.q[0] = 0xF3;
-  float out[32];
-  dequantize_row(Format::kQ41, std::as_bytes(std::span(&block, 1)), out);
-  EXPECT_EQ(out[0], 0.5F);   // 3 * 0.5 - 1
-  EXPECT_EQ(out[16], 6.5F);  // 15 * 0.5 - 1
-  EXPECT_EQ(out[1], -1.0F);
-
-  BlockQ6K six = {};
-  six.d = 0x3C00;         // 1
-  six.scale[8 + 6] = -2;  // values 224..239: second half, fourth quarter
-  six.low[64 + 32 + 5] = 0x90;
-  six.high[32 + 5] = 0xC0;
-  float wide[256];
-  dequantize_row(Format::kQ6K, std::as_bytes(std::span(&six, 1)), wide);
-  EXPECT_EQ(wide[128 + 96 + 5], -2.0F * (0x39 - 32));
-}
-
 }  // namespace
 }  // namespace tandem::weights

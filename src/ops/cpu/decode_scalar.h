@@ -1,4 +1,4 @@
-// Reads packed codes one value at a time: the definition of what a packed matrix means, for the
+// Reads packed weights one value at a time: the definition of what a packed matrix means, for the
 // scalar kernels and for tests.
 #pragma once
 
@@ -20,34 +20,64 @@ inline float packed_f16(const std::byte* data, size_t index) {
   return numerics::f16_to_f32(packed_load<uint16_t>(data, index));
 }
 
-// One block of a group.
-struct PackedBlock {
-  const std::byte* scales;
+// 32 columns of a group of a quantized matrix.
+struct PackedTile {
+  weights::Format format;
+  weights::FormatShape shape;
+  ChunkShape chunk;
+  const std::byte* header;
   const std::byte* codes;
-};
-inline PackedBlock packed_block(const PackedView& view, int32_t group, size_t block) {
-  const ChunkShape shape = chunk_shape(view.format);
-  const std::byte* chunk = view.group(group) + block / shape.blocks * shape.bytes;
-  const size_t inside = block % shape.blocks;
-  return {chunk + inside * shape.scale_bytes,
-          chunk + shape.blocks * shape.scale_bytes + inside * shape.code_bytes};
-}
+  int32_t index;  // in its chunk
 
-// Unsigned code of column k (0..31) of row `lane`.
-inline int packed_byte_code(const PackedBlock& block, int k, int lane) {
-  return packed_load<uint8_t>(block.codes, (k / 4) * 64 + lane * 4 + k % 4);
-}
-inline int packed_nibble_code(const PackedBlock& block, int k, int lane) {
-  const int byte = packed_byte_code(block, k % 16, lane);
-  return k < 16 ? byte & 15 : byte >> 4;
-}
-// Six-bit code of column k (0..255).
-inline int packed_q6k_code(const PackedBlock& block, int k, int lane) {
-  const std::byte* low = block.codes + (k / 16) * size_t{192};
-  const int j = k % 16;
-  return ((packed_load<uint8_t>(low, (j % 8) * 16 + lane) >> (j / 8 * 4)) & 15) |
-         ((packed_load<uint8_t>(low + 128, (j % 4) * 16 + lane) >> (j / 4 * 2) & 3) << 4);
-}
+  PackedTile(const PackedView& view, int32_t group, int32_t tile)
+      : format(view.format),
+        shape(weights::format_shape(view.format)),
+        chunk(chunk_shape(view.format)),
+        header(view.group(group) + static_cast<size_t>(tile / chunk.tiles) * chunk.bytes),
+        codes(header + chunk.header_bytes +
+              static_cast<size_t>(tile % chunk.tiles) * chunk.tile_bytes),
+        index(tile % chunk.tiles) {}
+
+  // Signed code of column k (0..31) of row `lane`: the zero subtracted, or the table's entry.
+  int code(int k, int lane) const {
+    const int low = plane(codes, chunk.low_bits, k, lane);
+    const int high =
+        chunk.high_bits == 0 ? 0 : plane(codes + chunk.low_bits * 64, chunk.high_bits, k, lane);
+    const int value = low | high << chunk.low_bits;
+    return shape.table != nullptr ? shape.table[value] : value - shape.zero;
+  }
+  // Scale of sub-tile `sub` of row `lane`, and what is added.
+  float scale(int sub, int lane) const {
+    const float d = weights::block_scale(format, packed_load<uint16_t>(scales(), lane));
+    if (!shape.has_sub_scales()) return d;
+    const int byte = sub_byte(chunk.sub_scale_offset, sub, lane);
+    return d * static_cast<float>(nibbles() ? byte & 15 : static_cast<int8_t>(byte));
+  }
+  float minimum(int sub, int lane) const {
+    if (!shape.has_minimum) return 0;
+    const float m = packed_f16(scales() + chunk.minimum_offset, lane);
+    if (!shape.has_sub_scales()) return m;
+    const int byte = sub_byte(chunk.sub_minimum_offset, sub, lane);
+    return -(m * static_cast<float>(nibbles() ? byte >> 4 : byte));
+  }
+
+ private:
+  static int plane(const std::byte* data, int bits, int k, int lane) {
+    const int j = k / 4;
+    const int byte = packed_load<uint8_t>(data, (j % bits) * 64 + lane * 4 + k % 4);
+    return (byte >> (j / bits * bits)) & ((1 << bits) - 1);
+  }
+  bool nibbles() const {
+    return shape.has_minimum && chunk.sub_minimum_offset == chunk.sub_scale_offset;
+  }
+  const std::byte* scales() const {
+    return shape.has_sub_scales() ? header : header + index * chunk.header_bytes / 2;
+  }
+  int sub_byte(size_t offset, int sub, int lane) const {
+    return packed_load<uint8_t>(header + offset,
+                                static_cast<size_t>(index * chunk.subs + sub) * 16 + lane);
+  }
+};
 
 // The weight at (row `lane` of group `group`, column `k`), with the same rounding as
 // weights::dequantize_row.
@@ -64,23 +94,10 @@ inline float packed_weight(const PackedView& view, int32_t group, int lane, int3
     default:
       break;
   }
-  const int values = view.format == Format::kQ6K ? 256 : 32;
-  const PackedBlock block = packed_block(view, group, k / values);
-  const float d = packed_f16(block.scales, lane);
-  const int inside = k % values;
-  switch (view.format) {
-    case Format::kQ80:
-      return d * static_cast<float>(packed_byte_code(block, inside, lane) - 128);
-    case Format::kQ40:
-      return d * static_cast<float>(packed_nibble_code(block, inside, lane) - 8);
-    case Format::kQ41:
-      return d * static_cast<float>(packed_nibble_code(block, inside, lane)) +
-             packed_f16(block.scales, 16 + lane);
-    default:
-      return d *
-             static_cast<float>(packed_load<int8_t>(block.scales, 32 + inside / 16 * 16 + lane)) *
-             static_cast<float>(packed_q6k_code(block, inside, lane) - 32);
-  }
+  const PackedTile tile(view, group, k / 32);
+  const int sub = k % 32 / (32 / tile.chunk.subs);
+  const float value = tile.scale(sub, lane) * static_cast<float>(tile.code(k % 32, lane));
+  return tile.shape.has_minimum ? value + tile.minimum(sub, lane) : value;
 }
 
 }  // namespace tandem::ops::cpu

@@ -46,11 +46,15 @@ inline void quantize_row(const float* x, int32_t columns, ActivationBlock* out) 
     }
     store_i8(out->q, qa);
     store_i8(out->q + 16, qb);
-    const int32_t sum = sum_lanes(add_i32(qa, qb));
+    const int32_t low = sum_lanes(qa);
+    const int32_t high = sum_lanes(qb);
     out->d = finite ? peak * (1.0F / 127.0F) : __builtin_nanf("");
-    out->d_times_sum = out->d * static_cast<float>(sum);
-    out->minus_8_sum = -8 * sum;
-    out->minus_128_sum = -128 * sum;
+    out->d_times_sum = out->d * static_cast<float>(low + high);
+    out->d_times_half[0] = out->d * static_cast<float>(low);
+    out->d_times_half[1] = out->d * static_cast<float>(high);
+    out->minus_sum = -(low + high);
+    out->minus_half[0] = -low;
+    out->minus_half[1] = -high;
   }
 }
 

@@ -34,15 +34,18 @@ void quantize_row_scalar(const float* x, int32_t columns, ActivationBlock* out) 
     const bool finite = peak_bits < 0x7F800000U;
     const float peak = finite ? std::bit_cast<float>(peak_bits) : 0.0F;
     const float scale = peak > 0x1p-120F ? 127.0F / peak : 0.0F;
-    int32_t sum = 0;
+    int32_t half[2] = {};
     for (int i = 0; i < 32; ++i) {
       out->q[i] = finite ? static_cast<int8_t>(std::nearbyintf(x[i] * scale)) : int8_t{0};
-      sum += out->q[i];
+      half[i / 16] += out->q[i];
     }
     out->d = finite ? peak * (1.0F / 127.0F) : std::numeric_limits<float>::quiet_NaN();
-    out->d_times_sum = out->d * static_cast<float>(sum);
-    out->minus_8_sum = -8 * sum;
-    out->minus_128_sum = -128 * sum;
+    out->d_times_sum = out->d * static_cast<float>(half[0] + half[1]);
+    out->minus_sum = -(half[0] + half[1]);
+    for (int i = 0; i < 2; ++i) {
+      out->d_times_half[i] = out->d * static_cast<float>(half[i]);
+      out->minus_half[i] = -half[i];
+    }
   }
 }
 

@@ -18,19 +18,20 @@ namespace tandem::ops::cpu {
 enum class Isa : uint8_t { kScalar = 0, kAvx2 = 1, kAvx512 = 2 };
 
 // Bumped whenever a kernel's bits change: it is part of the name of the numeric path.
-inline constexpr int kKernelVersion = 1;
+inline constexpr int kKernelVersion = 2;
 
-// 32 activations as int8 with one scale. `sum` terms are precomputed so that kernels can keep codes
-// unsigned: a weight is d * (code - zero), and the zero's share of a block's dot product is -zero *
-// sum(q).
-struct alignas(16) ActivationBlock {
+// 32 activations as int8 with one scale. The sums are precomputed so that kernels can keep codes
+// unsigned (a weight is d * (code - zero), and the zero's share of a dot product is -zero * sum(q))
+// and add minimums once per block; of both halves, for formats that scale 16 columns.
+struct alignas(64) ActivationBlock {
   int8_t q[32];
-  float d;              // value = d * q; NaN when any of the 32 inputs was not finite
-  float d_times_sum;    // d * sum(q)
-  int32_t minus_8_sum;  // -8 * sum(q)
-  int32_t minus_128_sum;
+  float d;                // value = d * q; NaN when any of the 32 inputs was not finite
+  float d_times_sum;      // d * sum(q)
+  float d_times_half[2];  // d * sum(q[0..15]), d * sum(q[16..31])
+  int32_t minus_sum;      // -sum(q)
+  int32_t minus_half[2];
 };
-static_assert(sizeof(ActivationBlock) == 48);
+static_assert(sizeof(ActivationBlock) == 64);
 
 struct LinearF32 {
   PackedView weights;
@@ -45,7 +46,7 @@ struct LinearF32 {
 };
 
 struct LinearI8 {
-  PackedView weights;  // Q8_0, Q4_0 or Q4_1
+  PackedView weights;  // any quantized format
   int32_t group_begin = 0;
   int32_t group_end = 0;
   const ActivationBlock* x = nullptr;  // [rows][stride_x], `weights.columns / 32` blocks used

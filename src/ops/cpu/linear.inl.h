@@ -3,11 +3,12 @@
 // memory stay quantized.
 //
 // Per weight and row one fused multiply-add. The bound is the multiply-add rate for many rows,
-// memory for one. Included after the simd header.
+// memory for one. Included after bytes_*.h.
 #pragma once
 
 #include "ops/cpu/fma_tile.inl.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cpu/tile.inl.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -16,65 +17,39 @@ inline const std::byte* group_data(const PackedView& view, int32_t group) {
   return view.data + static_cast<size_t>(group) * view.group_bytes;
 }
 
-template <weights::Format kFormat>
-inline const uint16_t* block_scales(const std::byte* group, size_t block) {
-  constexpr ChunkShape kShape = chunk_shape(kFormat);
-  const std::byte* chunk = group + block / kShape.blocks * kShape.bytes;
-  return reinterpret_cast<const uint16_t*>(chunk + block % kShape.blocks * kShape.scale_bytes);
-}
-template <weights::Format kFormat>
-inline const std::byte* block_codes(const std::byte* group, size_t block) {
-  constexpr ChunkShape kShape = chunk_shape(kFormat);
-  const std::byte* chunk = group + block / kShape.blocks * kShape.bytes;
-  return chunk + kShape.blocks * kShape.scale_bytes + block % kShape.blocks * kShape.code_bytes;
-}
-
-// Decodes one block of 32 columns whose codes are bytes, [8][16][4]: value = d * (code - 128).
-inline void decode_q8_0(const uint16_t* scales, const std::byte* codes, float* out) {
-  const Vec d = load_f16(scales);
-  const IntVec low_byte = splat_i32(255);
-  const IntVec zero_point = splat_i32(-128);
-  for (int j = 0; j < 8; ++j) {
-    const IntVec four = load_i32(codes + j * 64);
-    for (int b = 0; b < 4; ++b) {
-      const IntVec code = add_i32(bit_and(shift_right(four, 8 * b), low_byte), zero_point);
-      store(out + (4 * j + b) * 16, mul(d, to_float(code)));
+// One tile of 32 columns as float32 [column][16]: value = scale * code + minimum. The product is
+// exact, so the fused multiply-add rounds once, as the normative decoder does.
+template <Format kFormat>
+inline void decode_tile(const std::byte* chunk, int tile, float* out) {
+  constexpr int kSubs = TileScales<kFormat>::kSubs;
+  const std::byte* codes = tile_codes<kFormat>(chunk, tile);
+#pragma clang loop unroll(full)
+  for (int part = 0; part < kParts; ++part) {
+    const TileScales<kFormat> scales = load_scales<kFormat>(chunk, tile, part);
+#pragma clang loop unroll(full)
+    for (int j = 0; j < 8; ++j) {
+      const Bytes four = load_code<kFormat, true>(codes, j, part);
+      const int sub = j / (8 / kSubs);
+#pragma clang loop unroll(full)
+      for (int b = 0; b < 4; ++b) {
+        Floats value = byte_to_floats(four, b);
+        if constexpr (weights::format_shape(kFormat).has_minimum) {
+          value = fma_floats(scales.scale[sub], value, scales.minimum[sub]);
+        } else {
+          value = mul_floats(scales.scale[sub], value);
+        }
+        store_floats(out + (4 * j + b) * kGroupRows + part * kPartRows, value);
+      }
     }
   }
 }
 
-// One block of 32 columns of nibbles, [4][16][4]: value = d * (code - zero) + m, where either zero
-// or m is 0.
-template <bool kHasMinimum>
-inline void decode_q4(const uint16_t* scales, const std::byte* codes, float* out) {
-  const Vec d = load_f16(scales);
-  const Vec m = kHasMinimum ? load_f16(scales + 16) : zero();
-  const IntVec nibble = splat_i32(15);
-  const IntVec zero_point = splat_i32(kHasMinimum ? 0 : -8);
-  for (int j = 0; j < 4; ++j) {
-    const IntVec four = load_i32(codes + j * 64);
-    for (int b = 0; b < 4; ++b) {
-      const Vec low = to_float(add_i32(bit_and(shift_right(four, 8 * b), nibble), zero_point));
-      const Vec high = to_float(add_i32(bit_and(shift_right(four, 8 * b + 4), nibble), zero_point));
-      // d * code is exact in float32, so adding m rounds once, as the normative decoder does.
-      store(out + (4 * j + b) * 16, kHasMinimum ? add(mul(d, low), m) : mul(d, low));
-      store(out + (16 + 4 * j + b) * 16, kHasMinimum ? add(mul(d, high), m) : mul(d, high));
-    }
-  }
-}
-
-// One sub-block of 16 columns of Q6_K: value = (d * scale) * (code - 32).
-inline void decode_q6_k(Vec d, const std::byte* scale, const std::byte* codes, float* out) {
-  const Vec s = mul(d, to_float(widen_i8(scale)));
-  const IntVec nibble = splat_i32(15);
-  const IntVec two_bits = splat_i32(3);
-  const IntVec zero_point = splat_i32(-32);
-  for (int k = 0; k < 16; ++k) {
-    const IntVec low = bit_and(shift_right(widen_u8(codes + (k % 8) * 16), k / 8 * 4), nibble);
-    const IntVec high =
-        bit_and(shift_right(widen_u8(codes + 128 + (k % 4) * 16), k / 4 * 2), two_bits);
-    const IntVec code = add_i32(bit_or(low, shift_left(high, 4)), zero_point);
-    store(out + k * 16, mul(s, to_float(code)));
+template <Format kFormat>
+void decode_tiles(const std::byte* group, int32_t first, int32_t count, float* panel) {
+  constexpr ChunkShape kChunk = chunk_shape(kFormat);
+  for (int32_t tile = first; tile < first + count; ++tile, panel += 32 * kGroupRows) {
+    const std::byte* chunk = group + static_cast<size_t>(tile / kChunk.tiles) * kChunk.bytes;
+    decode_tile<kFormat>(chunk, tile % kChunk.tiles, panel);
   }
 }
 
@@ -82,52 +57,44 @@ inline void decode_q6_k(Vec d, const std::byte* scale, const std::byte* codes, f
 // kPanelDepth.
 inline void decode_panel(const PackedView& view, const std::byte* group, int32_t begin,
                          int32_t depth, float* panel) {
-  using weights::Format;
-  const size_t plain = static_cast<size_t>(begin) * 16;
-  const auto first_block = static_cast<size_t>(begin) / 32;
-  const auto blocks = static_cast<size_t>(depth) / 32;
+  const auto* halves = reinterpret_cast<const uint16_t*>(group) + static_cast<size_t>(begin) * 16;
+  const int32_t first = begin / 32;
+  const int32_t tiles = depth / 32;
   switch (view.format) {
     case Format::kF32:
-      break;  // already a panel
+      return;  // already a panel
     case Format::kF16:
-      for (int32_t k = 0; k < depth; ++k) {
-        store(panel + k * 16, load_f16(reinterpret_cast<const uint16_t*>(group) + plain + k * 16));
-      }
-      break;
+      for (int32_t k = 0; k < depth; ++k) store(panel + k * 16, load_f16(halves + k * 16));
+      return;
     case Format::kBF16:
-      for (int32_t k = 0; k < depth; ++k) {
-        store(panel + k * 16, load_bf16(reinterpret_cast<const uint16_t*>(group) + plain + k * 16));
-      }
-      break;
+      for (int32_t k = 0; k < depth; ++k) store(panel + k * 16, load_bf16(halves + k * 16));
+      return;
     case Format::kQ80:
-      for (size_t i = 0; i < blocks; ++i) {
-        decode_q8_0(block_scales<Format::kQ80>(group, first_block + i),
-                    block_codes<Format::kQ80>(group, first_block + i), panel + i * 512);
-      }
-      break;
+      return decode_tiles<Format::kQ80>(group, first, tiles, panel);
     case Format::kQ40:
-      for (size_t i = 0; i < blocks; ++i) {
-        decode_q4<false>(block_scales<Format::kQ40>(group, first_block + i),
-                         block_codes<Format::kQ40>(group, first_block + i), panel + i * 512);
-      }
-      break;
+      return decode_tiles<Format::kQ40>(group, first, tiles, panel);
     case Format::kQ41:
-      for (size_t i = 0; i < blocks; ++i) {
-        decode_q4<true>(block_scales<Format::kQ41>(group, first_block + i),
-                        block_codes<Format::kQ41>(group, first_block + i), panel + i * 512);
-      }
-      break;
-    case Format::kQ6K: {
-      const size_t block = static_cast<size_t>(begin) / 256;
-      const uint16_t* scales = block_scales<Format::kQ6K>(group, block);
-      const std::byte* codes = block_codes<Format::kQ6K>(group, block);
-      const auto* sub_scales = reinterpret_cast<const std::byte*>(scales + 16);
-      const Vec d = load_f16(scales);
-      for (int32_t k = 0; k < depth; k += 16) {
-        decode_q6_k(d, sub_scales + k, codes + static_cast<size_t>(k / 16) * 192, panel + k * 16);
-      }
-      break;
-    }
+      return decode_tiles<Format::kQ41>(group, first, tiles, panel);
+    case Format::kQ50:
+      return decode_tiles<Format::kQ50>(group, first, tiles, panel);
+    case Format::kQ51:
+      return decode_tiles<Format::kQ51>(group, first, tiles, panel);
+    case Format::kQ2K:
+      return decode_tiles<Format::kQ2K>(group, first, tiles, panel);
+    case Format::kQ3K:
+      return decode_tiles<Format::kQ3K>(group, first, tiles, panel);
+    case Format::kQ4K:
+      return decode_tiles<Format::kQ4K>(group, first, tiles, panel);
+    case Format::kQ5K:
+      return decode_tiles<Format::kQ5K>(group, first, tiles, panel);
+    case Format::kQ6K:
+      return decode_tiles<Format::kQ6K>(group, first, tiles, panel);
+    case Format::kIQ4NL:
+      return decode_tiles<Format::kIQ4NL>(group, first, tiles, panel);
+    case Format::kIQ4XS:
+      return decode_tiles<Format::kIQ4XS>(group, first, tiles, panel);
+    case Format::kMXFP4:
+      return decode_tiles<Format::kMXFP4>(group, first, tiles, panel);
   }
 }
 

@@ -1,6 +1,6 @@
 // The simd header must come first: the shared bodies are written in its types.
 // clang-format off
-#include "ops/cpu/simd_avx512.h"
+#include "ops/cpu/bytes_avx512.h"
 #include "ops/cpu/linear.inl.h"
 // clang-format on
 #include "ops/cpu/avx512.h"

@@ -1,9 +1,79 @@
-// The simd header must come first: the shared bodies are written in its types.
-// clang-format off
-#include "ops/cpu/simd_avx2.h"
-#include "ops/cpu/linear_i8_avx2.inl.h"
+// The int8 dot product of AVX2, eight rows of weights at a time.
+//
+// vpmaddubsw multiplies unsigned codes with signed activations and adds pairs in int16: 2 * code *
+// 127 each. As many as fit below 32,767 are added before one vpmaddwd widens them: eight for codes
+// up to 15 (30,480), four up to 31 (31,496), two up to 63 (32,004). Larger codes (Q8_0, IQ4) are
+// taken signed, with their sign moved to the activation: 128 * 127 * 2 = 32,512 fits one. The
+// integer sums equal the AVX-512 ones, and so does the float32 arithmetic that follows.
+// clang-format off: the vector types come first
+#include "ops/cpu/bytes_avx2.h"
+#include "ops/cpu/tile.inl.h"
+#include "ops/cpu/kernels.h"
 // clang-format on
+
+namespace tandem::ops::cpu {
+namespace {
+
+constexpr int kMaxI8Rows = 4;
+template <Format kFormat>
+constexpr bool kSignedCodes = largest_code<kFormat>() * 254 > 32767;
+
+inline __m256i dot_signed(const Bytes* code, const int32_t* four, int count) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i sum = _mm256_setzero_si256();
+#pragma clang loop unroll(full)
+  for (int j = 0; j < count; ++j) {
+    const __m256i signed_x = _mm256_sign_epi8(_mm256_set1_epi32(four[j]), code[j]);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(code[j]), signed_x);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+  }
+  return sum;
+}
+
+template <int kLargest, int kCount>
+inline __m256i dot_unsigned(const Bytes* code, const int32_t* four, __m256i sum) {
+  constexpr int kFits = 32767 / (254 * kLargest);
+  constexpr int kRun = kFits < kCount ? (kFits >= 4 ? 4 : kFits >= 2 ? 2 : 1) : kCount;
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma clang loop unroll(full)
+  for (int first = 0; first < kCount; first += kRun) {
+    __m256i pairs = _mm256_maddubs_epi16(code[first], _mm256_set1_epi32(four[first]));
+#pragma clang loop unroll(full)
+    for (int j = first + 1; j < first + kRun; ++j) {
+      pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(code[j], _mm256_set1_epi32(four[j])));
+    }
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+  }
+  return sum;
+}
+
+// Sum over the tile's (or sub-tile's) columns of code * q as float32.
+template <Format kFormat, int kSubs>
+inline Floats dot(const Bytes* code, const ActivationBlock& x, int sub) {
+  constexpr int kCount = 8 / kSubs;
+  const auto* four = reinterpret_cast<const int32_t*>(x.q) + sub * kCount;
+  if constexpr (kSignedCodes<kFormat>) {
+    return _mm256_cvtepi32_ps(dot_signed(code, four, kCount));
+  } else {
+    constexpr int kZero = unsigned_zero<kFormat>();
+    __m256i sum = _mm256_setzero_si256();
+    if constexpr (kZero != 0) {
+      constexpr int kShift = __builtin_ctz(kZero);
+      static_assert(kZero == 1 << kShift);
+      sum = _mm256_slli_epi32(_mm256_set1_epi32(kSubs == 1 ? x.minus_sum : x.minus_half[sub]),
+                              kShift);
+    }
+    return _mm256_cvtepi32_ps(dot_unsigned<largest_code<kFormat>(), kCount>(code, four, sum));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::ops::cpu
+
+// clang-format off: written in terms of the above
+#include "ops/cpu/linear_i8.inl.h"
 #include "ops/cpu/avx2.h"
+// clang-format on
 
 namespace tandem::ops::cpu {
 

@@ -2,7 +2,7 @@
 // vector code.
 //
 // f32: one multiply and one add per weight and row, in column order, one accumulator per output.
-// i8:  per block of 32 an exact integer dot product, then one multiply-add in float32.
+// i8:  per 16 or 32 columns an exact integer dot product, then a multiply and an add in float32.
 #include <algorithm>
 
 #include "ops/cpu/decode_scalar.h"
@@ -13,39 +13,62 @@ namespace {
 
 constexpr int kRows = 4;  // rows of activations per pass over a panel
 
-// The 16 rows' f16 scales at `scales`, widened once per block.
-struct Scales {
-  float value[kGroupRows];
-  explicit Scales(const std::byte* scales) {
-    for (int lane = 0; lane < kGroupRows; ++lane) value[lane] = packed_f16(scales, lane);
+// One tile of 32 columns: signed codes, [8][16 rows][4 columns], and scales by row.
+struct DecodedTile {
+  int subs;
+  bool has_minimum;
+  int16_t code[512];
+  float scale[2][kGroupRows];
+  float minimum[2][kGroupRows];
+
+  DecodedTile(const PackedView& view, int32_t group, int32_t index)
+      : DecodedTile(PackedTile(view, group, index)) {}
+  explicit DecodedTile(const PackedTile& tile)
+      : subs(tile.chunk.subs), has_minimum(tile.shape.has_minimum) {
+    for (int j = 0; j < 8; ++j) decode_codes(tile, j);
+    for (int sub = 0; sub < subs; ++sub) {
+      for (int lane = 0; lane < kGroupRows; ++lane) {
+        scale[sub][lane] = tile.scale(sub, lane);
+        minimum[sub][lane] = tile.minimum(sub, lane);
+      }
+    }
+  }
+
+ private:
+  void decode_codes(const PackedTile& tile, int j) {
+    const int low_bits = tile.chunk.low_bits;
+    const int high_bits = tile.chunk.high_bits;
+    const auto* low = reinterpret_cast<const uint8_t*>(tile.codes) + (j % low_bits) * 64;
+    const int low_shift = j / low_bits * low_bits;
+    const int low_mask = (1 << low_bits) - 1;
+    int16_t* out = code + static_cast<ptrdiff_t>(j) * 64;
+    for (int i = 0; i < 64; ++i) out[i] = static_cast<int16_t>((low[i] >> low_shift) & low_mask);
+    if (high_bits > 0) {
+      const auto* high = reinterpret_cast<const uint8_t*>(tile.codes) + low_bits * 64 +
+                         static_cast<ptrdiff_t>(j % high_bits) * 64;
+      const int high_shift = j / high_bits * high_bits;
+      const int high_mask = (1 << high_bits) - 1;
+      for (int i = 0; i < 64; ++i) {
+        out[i] = static_cast<int16_t>(out[i] | (((high[i] >> high_shift) & high_mask) << low_bits));
+      }
+    }
+    if (tile.shape.table != nullptr) {
+      for (int i = 0; i < 64; ++i) out[i] = tile.shape.table[out[i]];
+    } else {
+      for (int i = 0; i < 64; ++i) out[i] = static_cast<int16_t>(out[i] - tile.shape.zero);
+    }
   }
 };
 
-void decode_block32(weights::Format format, const PackedBlock& block, float* out) {
-  const Scales d(block.scales);
-  const bool bytes = format == weights::Format::kQ80;
-  const int zero = bytes ? 128 : format == weights::Format::kQ40 ? 8 : 0;
+// As float32, [column][16].
+void decode_tile(const DecodedTile& tile, float* out) {
   for (int k = 0; k < 32; ++k, out += kGroupRows) {
-    for (int lane = 0; lane < kGroupRows; ++lane) {
-      const int code =
-          bytes ? packed_byte_code(block, k, lane) : packed_nibble_code(block, k, lane);
-      out[lane] = d.value[lane] * static_cast<float>(code - zero);
-    }
-  }
-  if (format != weights::Format::kQ41) return;
-  const Scales m(block.scales + 2 * kGroupRows);
-  out -= 32 * kGroupRows;
-  for (int i = 0; i < 32 * kGroupRows; ++i) out[i] += m.value[i % kGroupRows];
-}
-
-void decode_block256(const PackedBlock& block, int32_t depth, float* out) {
-  const Scales d(block.scales);
-  for (int32_t k = 0; k < depth; ++k, out += kGroupRows) {
-    for (int lane = 0; lane < kGroupRows; ++lane) {
-      const auto sub = packed_load<int8_t>(block.scales, 32 + k / 16 * 16 + lane);
-      out[lane] = d.value[lane] * static_cast<float>(sub) *
-                  static_cast<float>(packed_q6k_code(block, k, lane) - 32);
-    }
+    const int sub = k / (32 / tile.subs);
+    const int16_t* code = tile.code + k / 4 * 64 + k % 4;
+    for (int lane = 0; lane < kGroupRows; ++lane)
+      out[lane] = tile.scale[sub][lane] * static_cast<float>(code[lane * 4]);
+    if (!tile.has_minimum) continue;
+    for (int lane = 0; lane < kGroupRows; ++lane) out[lane] += tile.minimum[sub][lane];
   }
 }
 
@@ -66,16 +89,9 @@ const float* decode_panel(const PackedView& view, int32_t group, int32_t begin, 
         panel[i] = numerics::bf16_to_f32(packed_load<uint16_t>(view.group(group), plain + i));
       }
       break;
-    case weights::Format::kQ80:
-    case weights::Format::kQ40:
-    case weights::Format::kQ41:
-      for (int32_t k = 0; k < depth; k += 32) {
-        decode_block32(view.format, packed_block(view, group, (begin + k) / 32),
-                       panel + k * kGroupRows);
-      }
-      break;
-    case weights::Format::kQ6K:
-      decode_block256(packed_block(view, group, begin / 256), depth, panel);
+    default:
+      for (int32_t k = 0; k < depth; k += 32)
+        decode_tile(DecodedTile(view, group, (begin + k) / 32), panel + k * kGroupRows);
       break;
   }
   return panel;
@@ -104,32 +120,24 @@ void store_block(const float* sums, int32_t rows, int32_t valid, float* out, siz
     std::copy_n(sums + m * kGroupRows, valid, out + m * stride_out);
 }
 
-// Adds one block's share to the sums of all 16 rows. Pairs of 16-bit products, the shape of the
+// Adds one tile's share to the sums of all 16 rows. Pairs of 16-bit products, the shape of the
 // baseline's pmaddwd.
-void add_block(weights::Format format, const PackedBlock& block, const ActivationBlock& x,
-               float* acc) {
-  int32_t sums[kGroupRows] = {};
-  for (int j = 0; j < 8; ++j) {
-    const bool bytes = format == weights::Format::kQ80;
-    const auto* packed = reinterpret_cast<const uint8_t*>(block.codes) + (bytes ? j : j % 4) * 64;
-    int16_t codes[64];
-    for (int i = 0; i < 64; ++i) {
-      codes[i] = static_cast<int16_t>(bytes ? packed[i] : j < 4 ? packed[i] & 15 : packed[i] >> 4);
+void add_tile(const DecodedTile& tile, const ActivationBlock& x, float* acc) {
+  for (int sub = 0; sub < tile.subs; ++sub) {
+    int32_t sums[kGroupRows] = {};
+    const int count = 8 / tile.subs;
+    for (int j = sub * count; j < (sub + 1) * count; ++j) {
+      const int8_t* q = x.q + static_cast<ptrdiff_t>(4) * j;
+      for (int lane = 0; lane < kGroupRows; ++lane) {
+        const int16_t* c = tile.code + j * 64 + 4 * lane;
+        sums[lane] += c[0] * q[0] + c[1] * q[1] + c[2] * q[2] + c[3] * q[3];
+      }
     }
-    const int8_t* q = x.q + 4 * j;
+    const float q_sum = tile.subs == 1 ? x.d_times_sum : x.d_times_half[sub];
     for (int lane = 0; lane < kGroupRows; ++lane) {
-      const int16_t* c = codes + 4 * lane;
-      sums[lane] += c[0] * q[0] + c[1] * q[1] + c[2] * q[2] + c[3] * q[3];
+      acc[lane] += (tile.scale[sub][lane] * x.d) * static_cast<float>(sums[lane]);
+      if (tile.has_minimum) acc[lane] += tile.minimum[sub][lane] * q_sum;
     }
-  }
-  const int32_t zero_share = format == weights::Format::kQ80   ? x.minus_128_sum
-                             : format == weights::Format::kQ40 ? x.minus_8_sum
-                                                               : 0;
-  for (int lane = 0; lane < kGroupRows; ++lane) {
-    acc[lane] +=
-        (packed_f16(block.scales, lane) * x.d) * static_cast<float>(sums[lane] + zero_share);
-    if (format == weights::Format::kQ41)
-      acc[lane] += packed_f16(block.scales, 16 + lane) * x.d_times_sum;
   }
 }
 
@@ -159,16 +167,19 @@ void linear_f32_scalar(const LinearF32& p) {
 }
 
 void linear_i8_scalar(const LinearI8& p) {
-  const auto blocks = static_cast<size_t>(p.weights.columns / 32);
+  alignas(64) float sums[kRowBlock * kGroupRows];
+  const int32_t tiles = p.weights.columns / 32;
   for (int32_t group = p.group_begin; group < p.group_end; ++group) {
     const int32_t valid = std::min(kGroupRows, p.weights.rows - group * kGroupRows);
-    for (int32_t row = 0; row < p.rows; ++row) {
-      float acc[kGroupRows] = {};
-      for (size_t block = 0; block < blocks; ++block) {
-        add_block(p.weights.format, packed_block(p.weights, group, block),
-                  p.x[row * p.stride_x + block], acc);
+    for (int32_t row = 0; row < p.rows; row += kRowBlock) {
+      const int32_t rows = std::min(kRowBlock, p.rows - row);
+      std::fill_n(sums, rows * kGroupRows, 0.0F);
+      for (int32_t tile = 0; tile < tiles; ++tile) {
+        const DecodedTile decoded(p.weights, group, tile);
+        for (int32_t m = 0; m < rows; ++m)
+          add_tile(decoded, p.x[(row + m) * p.stride_x + tile], sums + m * kGroupRows);
       }
-      store_block(acc, 1, valid, p.out + row * p.stride_out + group * kGroupRows, p.stride_out);
+      store_block(sums, rows, valid, p.out + row * p.stride_out + group * kGroupRows, p.stride_out);
     }
   }
 }
