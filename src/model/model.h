@@ -64,7 +64,7 @@ class Model {
                          std::span<float> logits) = 0;
   virtual int32_t max_rows() const = 0;
   // Names the numeric path (instruction set, mode, kernel version) for representations:
-  // "cpu-avx512-fast-1".
+  // "cpu-avx512-fast-2".
   virtual std::string numeric_path() const = 0;
 };
 
