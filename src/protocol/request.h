@@ -20,6 +20,12 @@ struct RequestContext {
   std::string trace;                      // W3C traceparent, passed on
 };
 
+// The most that one request may ask for.
+inline constexpr int32_t kMaxChoices = 128;     // best_of
+inline constexpr int32_t kMaxTopLogprobs = 20;  // alternatives with each token
+inline constexpr size_t kMaxLogitBias = 1024;
+inline constexpr size_t kMaxStopTokens = 128;
+
 struct LogitBias {
   int32_t token = 0;
   float bias = 0;
@@ -30,20 +36,22 @@ struct SamplingParams {
   int32_t top_k = 0;         // 0: off
   float top_p = 1.0F;
   float min_p = 0.0F;      // 0: off; keeps tokens at least this likely relative to the likeliest
-  float typical_p = 1.0F;  // 1: off; locally typical sampling (Meister et al. 2022)
+  float typical_p = 1.0F;  // in (0, 1], 1: off; locally typical sampling (Meister et al. 2022)
   // Over the text so far: presence and frequency count generated tokens, repetition the prompt's
   // too.
   float presence_penalty = 0.0F;
   float frequency_penalty = 0.0F;
-  float repetition_penalty = 1.0F;
+  float repetition_penalty = 1.0F;    // above 0
   std::vector<LogitBias> logit_bias;  // ascending, each token once
   std::optional<uint64_t> seed;
   int32_t max_tokens = 0;   // 0: until the context is full
   bool score_only = false;  // generate nothing: only the prompt's logprobs are wanted
-  int32_t min_tokens = 0;   // no stop token before so many
+  int32_t min_tokens = 0;   // no stop token or string before so many
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
-  bool include_stop = false;  // the stop string or token stays in the text
+  // The stop string, or what a stop token stands for (nothing for a control token), stays in the
+  // text.
+  bool include_stop = false;
   bool ignore_eos = false;
   int32_t n = 1;                    // choices delivered
   int32_t best_of = 1;              // choices generated, at least n; the likeliest n are kept
@@ -60,6 +68,12 @@ struct HandoffTicket {
 
 enum class LegKind : uint8_t { kUnified, kPrefill, kDecode };
 
+// Whether a request runs on one worker however many pools there are: what it wants of the prompt's
+// rows stays where they are computed.
+inline bool needs_one_leg(const SamplingParams& params) {
+  return params.score_only || params.prompt_logprobs.has_value();
+}
+
 // What an engine runs: one prompt, `sampling.best_of` sequences.
 struct GenerateRequest {
   RequestContext context;
@@ -68,6 +82,16 @@ struct GenerateRequest {
   SamplingParams sampling;
   LegKind leg = LegKind::kUnified;
   HandoffTicket handoff;  // meaningful unless kUnified
+};
+
+// How the hidden states of a prompt become one vector.
+enum class Pooling : uint8_t { kMean, kLast };
+
+struct EmbedRequest {
+  RequestContext context;
+  std::vector<int32_t> prompt;
+  std::string adapter;
+  Pooling pooling = Pooling::kMean;
 };
 
 }  // namespace tandem::protocol

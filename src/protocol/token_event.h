@@ -37,7 +37,9 @@ struct PromptEvent {
 };
 
 // Text that may be sent: whole characters, never part of a stop string. `tokens` are the ids behind
-// it (may be empty when text was held back earlier).
+// it (may be empty when text was held back earlier). Every generated token comes in
+// exactly one event (a stop token only with include_stop), those whose text was cut off (a stop
+// string, an unfinished character at the end) in a last one whose text may be empty.
 struct TextEvent {
   std::string text;
   std::vector<int32_t> tokens;
@@ -49,7 +51,7 @@ struct TextEvent {
 struct FinishEvent {
   FinishReason reason = FinishReason::kStop;
   std::optional<std::string> stop_string;  // the stop string that matched
-  std::optional<int32_t> stop_token = {};  // the stop token that was sampled
+  std::optional<int32_t> stop_token = {};  // the stop token that was sampled, an end of turn too
   int32_t choice = 0;
   Usage usage;  // of this choice alone, except that every choice has the same prompt
   std::vector<int32_t> completion_tokens;  // every generated id, for the router's prefix index

@@ -16,9 +16,10 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 int32_t token_of(const std::vector<float>& logits, const Filters& filters, uint64_t seed = 1,
                  int64_t position = 0) {
-  const auto sampled = sample(logits, filters, seed, 0, position);
+  Scratch scratch;
+  const auto sampled = sample(logits, filters, seed, 0, position, scratch);
   EXPECT_TRUE(sampled);
-  return sampled ? sampled->token : -1;
+  return sampled ? *sampled : -1;
 }
 
 std::vector<float> random_logits(size_t size, uint32_t seed, float spread) {
@@ -192,8 +193,9 @@ TEST(Sampler, ForbiddenTokensAreNeverDrawn) {
   std::vector<float> logits(100, -kInfinity);
   logits[17] = -3;
   logits[63] = -3;
-  for (const Filters& filters : {Filters{}, Filters{.top_p = 0.99F}, Filters{.top_k = 50},
-                                 Filters{.temperature = 5, .top_k = 3, .top_p = 0.9F}}) {
+  for (const Filters& filters :
+       {Filters{}, Filters{.top_p = 0.99F}, Filters{.top_k = 50}, Filters{.min_p = 0.01F},
+        Filters{.typical_p = 0.9F}, Filters{.temperature = 5, .top_k = 3, .top_p = 0.9F}}) {
     for (int i = 0; i < 200; ++i) {
       const int32_t token = token_of(logits, filters, 8, i);
       EXPECT_TRUE(token == 17 || token == 63) << token;
@@ -207,7 +209,8 @@ TEST(Sampler, LogitsThatAreNotNumbersAreAnError) {
   for (const auto& logits : std::vector<std::vector<float>>{
            {}, {nan}, {1, nan, 2}, {1, kInfinity}, {-kInfinity, -kInfinity}}) {
     for (const float temperature : {0.0F, 1.0F}) {
-      const auto sampled = sample(logits, {.temperature = temperature}, 1, 0, 0);
+      Scratch scratch;
+      const auto sampled = sample(logits, {.temperature = temperature}, 1, 0, 0, scratch);
       ASSERT_FALSE(sampled);
       EXPECT_EQ(sampled.error().status, 500);
       EXPECT_EQ(sampled.error().code, "bad_logits");
@@ -215,13 +218,33 @@ TEST(Sampler, LogitsThatAreNotNumbersAreAnError) {
   }
 }
 
-TEST(Sampler, TheLogprobIsThatOfTheUnfilteredDistribution) {
-  const auto logits = random_logits(300, 4, 2);
-  const auto p = softmax(logits, 1.0);
-  for (int i = 0; i < 50; ++i) {
-    const auto sampled = sample(logits, {.temperature = 0.6F, .top_k = 30}, 3, 0, i);
-    ASSERT_TRUE(sampled);
-    EXPECT_NEAR(sampled->logprob, std::log(p[static_cast<size_t>(sampled->token)]), 1e-4);
+// A flat distribution has every token at the filters' edge.
+TEST(Sampler, EveryFilterHoldsOverAFlatVocabulary) {
+  const std::vector<float> flat(50000, 0.5F);
+  const auto count = [&](const Filters& filters) {
+    const auto kept = kept_tokens(flat, filters);
+    EXPECT_TRUE(kept);
+    return kept ? kept->size() : 0;
+  };
+  EXPECT_EQ(count({.top_p = 0.25F}), 12500U);
+  EXPECT_EQ(count({.min_p = 0.5F}), 50000U);
+  EXPECT_EQ(count({.typical_p = 0.25F}), 50000U) << "all are equally typical";
+  EXPECT_EQ(count({.top_k = 100, .top_p = 0.5F}), 50U);
+}
+
+TEST(Sampler, DrawsFollowEveryFiltersDistribution) {
+  constexpr int kDraws = 40000;
+  const auto logits = random_logits(60, 5, 1.5F);
+  for (const Filters& filters :
+       {Filters{.min_p = 0.1F}, Filters{.typical_p = 0.6F}, Filters{.top_k = 20, .min_p = 0.2F},
+        Filters{.temperature = 1.3F, .top_p = 0.9F, .min_p = 0.05F, .typical_p = 0.8F}}) {
+    std::vector<double> expected(logits.size());
+    const auto kept = kept_tokens(logits, filters);
+    ASSERT_TRUE(kept);
+    EXPECT_LT(kept->size(), logits.size());
+    for (const auto& chance : *kept)
+      expected[static_cast<size_t>(chance.token)] = std::exp(static_cast<double>(chance.logprob));
+    expect_distribution(frequencies(logits, filters, kDraws), expected, kDraws);
   }
 }
 
