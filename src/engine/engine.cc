@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "numerics/digest.h"
 #include "observe/log.h"
 
 namespace tandem::engine {
 
-using protocol::ErrorEvent;
-using protocol::FinishEvent;
-using protocol::FinishReason;
 using protocol::GenerateRequest;
-using protocol::LegKind;
-using protocol::TextEvent;
 
 Engine::Meters::Meters(observe::Metrics& metrics)
     : running(metrics.gauge("tandem_num_requests_running", "Sequences in the running batch.")),
@@ -38,6 +32,9 @@ Engine::Meters::Meters(observe::Metrics& metrics)
       windows_passed(metrics.counter("tandem_kv_window_pages_passed_total",
                                      "KV pages given back because their window had passed.")),
       steps(metrics.counter("tandem_steps_total", "Forward passes.")),
+      non_finite(metrics.counter(
+          "tandem_non_finite_outputs_total",
+          "Requests that failed because the model produced values that are not numbers.")),
       step_seconds(metrics.histogram("tandem_step_seconds", "Duration of a forward pass.",
                                      observe::latency_buckets())),
       ttft_seconds(metrics.histogram("tandem_time_to_first_token_seconds",
@@ -62,6 +59,12 @@ EngineOptions fit_to_windows(EngineOptions options, const std::vector<model::Pag
       options.prefill_chunk = std::min(options.prefill_chunk, std::max(group.window, 256));
   }
   return options;
+}
+
+// Logits of prompt rows that one pass keeps for their logprobs: at most 64 MiB.
+int32_t scored_rows(const model::Model& model) {
+  constexpr int64_t kFloats = int64_t{64} << 18;
+  return static_cast<int32_t>(std::max<int64_t>(kFloats / std::max(model.config().vocab, 1), 8));
 }
 
 // Generations of this start differ from those of any earlier one, so that a stale tag never fits by
@@ -98,14 +101,17 @@ Engine::Engine(std::unique_ptr<model::Model> model,
                            .max_sequences = std::min(options_.max_sequences, model_->max_rows()),
                            .max_waiting = options_.max_waiting,
                            .max_in_flight = options_.max_in_flight,
-                           .context_length = context_length_},
+                           .context_length = context_length_,
+                           .max_scored_rows = scored_rows(*model_)},
           kv_) {
   update_stats();
-  executor_ = std::make_unique<Executor>(
-      *model_, arena_, options_.max_in_flight,
-      [this](protocol::StepOutcome outcome, JobTiming timing) {
-        post([this, outcome = std::move(outcome), timing] { on_outcome(outcome, timing); });
-      });
+  executor_ =
+      std::make_unique<Executor>(*model_, arena_, options_.max_in_flight,
+                                 [this](protocol::StepOutcome outcome, JobTiming timing) {
+                                   post([this, outcome = std::move(outcome), timing]() mutable {
+                                     on_outcome(std::move(outcome), timing);
+                                   });
+                                 });
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -166,9 +172,7 @@ DeviceJob Engine::make_job(protocol::StepPlan plan) {
   DeviceJob job;
   for (const auto& sequence : plan.sequences) {
     const auto at = generations_.find(sequence.sequence);
-    // A sequence that ended just now still has its rows in this pass; what they sample is dropped.
-    static const auto kGreedy = std::make_shared<const SequenceSampling>();
-    job.sampling.push_back(at == generations_.end() ? kGreedy : at->second.sampling);
+    job.states.push_back(at == generations_.end() ? nullptr : at->second.state);
     if (at == generations_.end() || !at->second.prefill_sink) continue;
     tell_pages(at->second, sequence);
     const int32_t end = sequence.first_position + static_cast<int32_t>(sequence.tokens.size());
@@ -188,7 +192,7 @@ void Engine::tell_pages(Generation& generation, const protocol::StepSequence& pl
   generation.prefill_sink(PrefillPages{{fresh.begin(), fresh.end()}});
 }
 
-void Engine::on_outcome(const protocol::StepOutcome& outcome, const JobTiming& timing) {
+void Engine::on_outcome(protocol::StepOutcome outcome, const JobTiming& timing) {
   meters_.steps.add();
   meters_.step_seconds.observe(to_seconds(timing.forward));
   if (!outcome.error.empty()) observe::log_error("a forward pass failed: {}", outcome.error);
@@ -200,101 +204,18 @@ void Engine::on_outcome(const protocol::StepOutcome& outcome, const JobTiming& t
     const std::lock_guard lock(mutex_);
     busy_since_ = std::chrono::steady_clock::now();
   }
-  scheduler_.complete(outcome);
+  collect(outcome);
+  scheduler_.complete(std::move(outcome));
   deliver_updates();
-}
-
-Status Engine::check(const GenerateRequest& request) const {
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  if (prompt == 0) return invalid_request("The prompt is empty.");
-  for (const int32_t token : request.prompt) {
-    if (token < 0 || token >= model_->config().vocab) {
-      return invalid_request("The prompt holds token id " + std::to_string(token) +
-                             ", outside the model's vocabulary of " +
-                             std::to_string(model_->config().vocab) + ".");
-    }
-  }
-  if (prompt + 1 > context_length_) {
-    return make_error(400, "context_length_exceeded",
-                      "This model's maximum context length is " + std::to_string(context_length_) +
-                          " tokens, but the prompt has " + std::to_string(prompt) +
-                          "; shorten it.");
-  }
-  return {};
-}
-
-SequenceSpec Engine::make_spec(SequenceId id, const GenerateRequest& request) const {
-  SequenceSpec spec;
-  spec.id = id;
-  spec.prompt = request.prompt;
-  spec.max_tokens = request.sampling.max_tokens;
-  if (!request.sampling.ignore_eos) spec.stop_tokens = tokenizer_->spec().end_of_generation;
-  spec.tenant = request.context.tenant;
-  spec.salt = request.context.salt;
-  spec.priority = request.context.priority;
-  if (request.context.deadline.count() > 0)
-    spec.deadline = std::chrono::steady_clock::now() + request.context.deadline;
-  return spec;
-}
-
-Engine::Generation Engine::make_generation(GenerateRequest request) const {
-  auto sampling = std::make_shared<SequenceSampling>();
-  sampling->filters.temperature = request.sampling.temperature;
-  sampling->filters.top_k = request.sampling.top_k;
-  sampling->filters.top_p = request.sampling.top_p;
-  // Without a seed the request's id is one: both legs draw the same numbers.
-  sampling->seed =
-      request.sampling.seed
-          ? *request.sampling.seed
-          : numerics::xxh3(std::as_bytes(std::span(std::string_view(request.context.request_id))));
-  std::vector<std::string> stops = request.sampling.stop;
-  return Generation{.request = std::move(request),
-                    .sink = {},
-                    .prefill_sink = {},
-                    .sampling = std::move(sampling),
-                    .detokenizer = text::Detokenizer(tokenizer_),
-                    .stops = StopMatcher(std::move(stops)),
-                    .completion = {},
-                    .unsent = {},
-                    .cached_tokens = 0,
-                    .submitted = std::chrono::steady_clock::now(),
-                    .last_token = {}};
-}
-
-Result<SequenceId> Engine::generate(GenerateRequest request, EventSink sink) {
-  TANDEM_CHECK(check(request));
-  const SequenceId id = next_id_++;
-  post([this, id, request = std::move(request), sink = std::move(sink)]() mutable {
-    if (auto added = scheduler_.add(make_spec(id, request)); !added) {
-      sink(ErrorEvent{added.error()});
-      return;
-    }
-    Generation generation = make_generation(std::move(request));
-    generation.sink = std::move(sink);
-    generations_.emplace(id, std::move(generation));
-  });
-  return id;
-}
-
-Result<SequenceId> Engine::prefill(GenerateRequest request, PrefillSink sink) {
-  TANDEM_CHECK(check(request));
-  const SequenceId id = next_id_++;
-  post([this, id, request = std::move(request), sink = std::move(sink)]() mutable {
-    SequenceSpec spec = make_spec(id, request);
-    spec.hold_after_first = true;
-    if (auto added = scheduler_.add(std::move(spec)); !added) {
-      sink(ErrorEvent{added.error()});
-      return;
-    }
-    Generation generation = make_generation(std::move(request));
-    generation.prefill_sink = std::move(sink);
-    generations_.emplace(id, std::move(generation));
-  });
-  return id;
 }
 
 void Engine::abort(SequenceId id) {
   post([this, id] {
+    if (const auto group = groups_.find(id); group != groups_.end()) {
+      const auto kept = group->second;
+      drop_group(*kept);
+      return;
+    }
     generations_.erase(id);
     if (!scheduler_.finish(id)) scheduler_.release_held(id);
   });
@@ -307,10 +228,10 @@ void Engine::release_held(SequenceId id) {
   });
 }
 
-void Engine::reserve(std::vector<int32_t> tokens, std::string salt, Duration wait,
+void Engine::reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
                      std::function<void(std::optional<Received>)> done) {
   const SequenceId id = next_id_++;
-  post([this, id, tokens = std::move(tokens), salt = std::move(salt), wait,
+  post([this, id, tokens = std::move(tokens), scope = std::move(scope), wait,
         done = std::move(done)]() mutable {
     const bool fits = !tokens.empty() && static_cast<int64_t>(tokens.size()) < context_length_;
     if (!fits) {
@@ -318,7 +239,7 @@ void Engine::reserve(std::vector<int32_t> tokens, std::string salt, Duration wai
       return;
     }
     const TimePoint until = std::chrono::steady_clock::now() + wait;
-    reserves_.push_back({id, std::move(tokens), std::move(salt), until, std::move(done)});
+    reserves_.push_back({id, std::move(tokens), std::move(scope), until, std::move(done)});
     serve_reserves(std::chrono::steady_clock::now());
   });
 }
@@ -328,7 +249,7 @@ void Engine::serve_reserves(TimePoint now) {
     PendingReserve& first = reserves_.front();
     // Handoffs do not overtake what waits here: a stream of them would starve it.
     auto reservation =
-        kv_.reserve(first.id, first.tokens, first.salt, scheduler_.next_waiting_tokens());
+        kv_.reserve(first.id, first.tokens, first.scope, scheduler_.next_waiting_tokens());
     if (!reservation && now < first.until) break;
     const PendingReserve served = std::move(first);
     reserves_.pop_front();
@@ -348,24 +269,6 @@ void Engine::serve_reserves(TimePoint now) {
     at->done(std::nullopt);
     at = reserves_.erase(at);
   }
-}
-
-void Engine::start_received(SequenceId id, GenerateRequest request,
-                            std::vector<int32_t> first_tokens, int32_t cached_tokens,
-                            EventSink sink, std::function<void()> started) {
-  post([this, id, request = std::move(request), first_tokens = std::move(first_tokens),
-        cached_tokens, sink = std::move(sink), started = std::move(started)]() mutable {
-    kv_.receive_done(id, request.prompt);
-    started();
-    SequenceSpec spec = make_spec(id, request);
-    meters_.prompt_tokens.add(static_cast<double>(request.prompt.size()));
-    Generation generation = make_generation(std::move(request));
-    generation.sink = std::move(sink);
-    generation.cached_tokens = cached_tokens;
-    generations_.emplace(id, std::move(generation));
-    scheduler_.add_resident(std::move(spec), first_tokens.front());
-    deliver_updates();
-  });
 }
 
 void Engine::abandon_received(SequenceId id) {

@@ -22,15 +22,14 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "engine/choice_text.h"
 #include "engine/executor.h"
 #include "engine/kv_manager.h"
 #include "engine/scheduler/scheduler.h"
-#include "engine/stop_matcher.h"
 #include "model/model.h"
 #include "observe/metrics.h"
 #include "protocol/request.h"
 #include "protocol/token_event.h"
-#include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
 namespace tandem::engine {
@@ -43,7 +42,17 @@ struct EngineOptions {
   std::string lineage = {};
 };
 
+// Events of one request, in this order: PromptEvent when asked for; then each choice's text and its
+// finish, interleaved between choices; or, anywhere, one error that ends the request. With best_of
+// above n nothing of a choice comes before all of them are ranked by mean logprob per token; the
+// best n come then, numbered by rank.
 using EventSink = std::function<void(protocol::TokenEvent)>;
+
+struct Embedding {
+  std::vector<float> values;  // of length 1; all zero when the hidden states are
+  protocol::Usage usage;
+};
+using EmbedSink = std::function<void(Result<Embedding>)>;
 
 // What a prefill leg reports, in order: admitted; for each pass the pages it brings, then layer
 // progress (from the device thread); done; or one error.
@@ -60,7 +69,7 @@ struct LayerProgress {
   int32_t end_token = 0;  // this layer's KV is final for every token before it
 };
 struct PrefillDone {
-  std::vector<int32_t> first_tokens;
+  std::vector<protocol::ScoredToken> first_tokens;  // of choice 0
 };
 using PrefillEvent =
     std::variant<PrefillAdmitted, PrefillPages, LayerProgress, PrefillDone, protocol::ErrorEvent>;
@@ -101,22 +110,29 @@ class Engine {
   // What all pages hold if sequences are as long as they may be.
   int64_t token_capacity() const;
 
-  // Errors: 400 context_length_exceeded, 400 for tokens outside the vocabulary.
+  // Runs every choice of a request over one computation of its prompt: the others start when the
+  // first has computed it, and share its full blocks. Not more than a quarter of max_sequences of
+  // one request run at once, so that others find room. Errors: 400 context_length_exceeded, 400 for
+  // tokens outside the vocabulary and parameters out of bounds, 404 adapter_not_found.
   Result<SequenceId> generate(protocol::GenerateRequest request, EventSink sink);
-  // Prefill leg: one token is sampled, then the pages wait for release_held.
+  // Prefill leg: one token of choice 0 is sampled, then the pages wait for release_held. Errors: as
+  // generate; 400 for a request that needs one leg.
   Result<SequenceId> prefill(protocol::GenerateRequest request, PrefillSink sink);
+  // One vector for a prompt, through the same scheduler and passes. Errors: as generate; later, 500
+  // non_finite_logits.
+  Result<SequenceId> embed(protocol::EmbedRequest request, EmbedSink sink);
   void abort(SequenceId id);  // no event follows; harmless when it has ended
   void release_held(SequenceId id);
 
   // Receiving side of a handoff. `done` runs on the engine thread, with nothing when there is no
   // room.
-  void reserve(std::vector<int32_t> tokens, std::string salt, Duration wait,
+  void reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
                std::function<void(std::optional<Received>)> done);
   // The blocks are proven. `request.prompt` are the offered tokens. `started` runs before the first
   // event.
   void start_received(SequenceId id, protocol::GenerateRequest request,
-                      std::vector<int32_t> first_tokens, int32_t cached_tokens, EventSink sink,
-                      std::function<void()> started);
+                      std::vector<protocol::ScoredToken> first_tokens, int32_t cached_tokens,
+                      EventSink sink, std::function<void()> started);
   void abandon_received(SequenceId id);
   // Sending side.
   void add_readers(std::vector<PageTag> tags);
@@ -127,24 +143,47 @@ class Engine {
   bool stalled(Duration limit = std::chrono::seconds(60)) const;
 
  private:
-  struct Generation {  // one sequence's text side
+  struct RankedChoice {
+    double mean_logprob = 0;
+    protocol::TextEvent text;
+    protocol::FinishEvent finish;
+  };
+  struct Group {        // one request with all its choices
+    SequenceId id = 0;  // of its first sequence
     protocol::GenerateRequest request;
     EventSink sink;
-    PrefillSink prefill_sink;
-    std::shared_ptr<const SequenceSampling> sampling;
-    text::Detokenizer detokenizer;
-    StopMatcher stops;
-    std::vector<int32_t> completion;
-    std::vector<int32_t> unsent;  // ids behind text that is still held back
-    int32_t cached_tokens = 0;
-    size_t pages_told = 0;  // prefill leg: of its page table
+    int32_t adapter = -1;
+    uint64_t seed = 0;
     TimePoint submitted{};
+    TimePoint deadline = TimePoint::max();
+    int32_t next_choice = 1;
+    std::vector<SequenceId> running;
+    int32_t cached_tokens = 0;
+    protocol::PromptEvent prompt;
+    bool prompt_sent = false;
+    std::vector<RankedChoice> ranked;
+    bool ranks() const { return request.sampling.best_of > request.sampling.n; }
+  };
+  struct Generation {  // one sequence
+    std::shared_ptr<SequenceState> state;
+    int32_t prompt_tokens = 0;
+    int32_t cached_tokens = 0;
+    // Of a request's choice.
+    std::shared_ptr<Group> group;
+    std::optional<ChoiceText> text;
+    std::optional<protocol::TextEvent> kept;  // all of it so far, while its rank is not known
     TimePoint last_token{};
+    // Of a prefill leg.
+    PrefillSink prefill_sink;
+    size_t pages_told = 0;  // of its page table
+    // Of an embedding.
+    EmbedSink embed_sink;
+    std::vector<float> pooled;
   };
   struct PendingReserve {
     SequenceId id;
     std::vector<int32_t> tokens;
-    std::string salt;
+    KvScope scope;
     TimePoint until;
     std::function<void(std::optional<Received>)> done;
   };
@@ -152,25 +191,45 @@ class Engine {
     explicit Meters(observe::Metrics& metrics);
     observe::Gauge running, waiting, pages_used, pages_cached, pages_free, index_bytes, held;
     observe::Counter prompt_tokens, cached_tokens, generation_tokens, preemptions, evictions;
-    observe::Counter windows_passed, steps;
+    observe::Counter windows_passed, steps, non_finite;
     observe::Histogram step_seconds, ttft_seconds, itl_seconds;
   };
 
-  Status check(const protocol::GenerateRequest& request) const;
+  // The adapter's index, -1 for none.
+  Result<int32_t> check_prompt(std::span<const int32_t> prompt, int32_t more,
+                               const std::string& adapter) const;
+  Result<int32_t> check(const protocol::GenerateRequest& request) const;
   void post(std::function<void()> command);
   void loop();
   void pump();
   void serve_reserves(TimePoint now);
+  std::shared_ptr<Group> make_group(SequenceId id, protocol::GenerateRequest request,
+                                    int32_t adapter, EventSink sink) const;
+  SequenceSpec make_spec(SequenceId id, const protocol::RequestContext& context,
+                         std::vector<int32_t> prompt, const std::string& adapter_name,
+                         int32_t adapter) const;
+  SequenceSpec choice_spec(const Group& group, SequenceId id, int32_t choice) const;
+  // Of a group's choice; without one, of the prefill leg of choice 0.
+  Generation make_generation(const protocol::GenerateRequest& request, uint64_t seed,
+                             int32_t choice) const;
+  std::vector<int32_t> stop_tokens(const protocol::SamplingParams& params) const;
+  void add_choice(const std::shared_ptr<Group>& group, SequenceId id, int32_t choice);
+  void start_choices(const std::shared_ptr<Group>& group);
+  void collect(protocol::StepOutcome& outcome);  // what does not pass through the scheduler
   void deliver_updates();
-  void deliver(Generation& generation, const SequenceUpdate& update);
-  void deliver_prefill(Generation& generation, const SequenceUpdate& update);
-  bool push_token(Generation& generation, int32_t token);  // false: a stop string ended it
-  void finish(Generation& generation, protocol::FinishReason reason, bool stop_token);
-  SequenceSpec make_spec(SequenceId id, const protocol::GenerateRequest& request) const;
-  Generation make_generation(protocol::GenerateRequest request) const;
+  void deliver(SequenceId id, Generation& generation, SequenceUpdate& update);
+  void deliver_prefill(Generation& generation, SequenceUpdate& update);
+  void deliver_embedding(Generation& generation, SequenceUpdate& update);
+  void deliver_token(Generation& generation, const protocol::ScoredToken& token);
+  void emit_text(Generation& generation, std::optional<protocol::TextEvent> event);
+  void emit_prompt(Group& group);
+  void end_choice(SequenceId id, Generation& generation, protocol::FinishReason reason,
+                  const std::optional<protocol::ScoredToken>& stop_token);
+  void end_group(Group& group);
+  void drop_group(Group& group);
   DeviceJob make_job(protocol::StepPlan plan);
   void tell_pages(Generation& generation, const protocol::StepSequence& planned);
-  void on_outcome(const protocol::StepOutcome& outcome, const JobTiming& timing);
+  void on_outcome(protocol::StepOutcome outcome, const JobTiming& timing);
   void update_stats();
 
   std::unique_ptr<model::Model> model_;
@@ -183,6 +242,7 @@ class Engine {
   int32_t context_length_;
   Scheduler scheduler_;
   std::unordered_map<SequenceId, Generation> generations_;
+  std::unordered_map<SequenceId, std::shared_ptr<Group>> groups_;
   std::deque<PendingReserve> reserves_;
   std::atomic<SequenceId> next_id_{1};
   uint64_t seen_preemptions_ = 0;

@@ -222,7 +222,7 @@ TEST_F(EngineTest, APrefillLegHoldsItsPagesUntilReleased) {
     if (auto* more = std::get_if<PrefillPages>(&event))
       pages.insert(pages.end(), more->pages.begin(), more->pages.end());
     if (auto* layer = std::get_if<LayerProgress>(&event)) progress[layer->layer] = layer->end_token;
-    if (auto* done = std::get_if<PrefillDone>(&event)) first = done->first_tokens;
+    if (auto* done = std::get_if<PrefillDone>(&event)) first = {done->first_tokens.front().token};
     wake.notify_all();
   });
   ASSERT_TRUE(id);
@@ -243,7 +243,7 @@ TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
   // What a prefill worker would send: the pages' bytes after its passes.
   (void)run(asked).get();
   std::promise<Received> reserved;
-  engine_->reserve(asked.prompt, "other", Duration::zero(),
+  engine_->reserve(asked.prompt, {.salt = "other"}, Duration::zero(),
                    [&](std::optional<Received> got) { reserved.set_value(*got); });
   const Received received = reserved.get_future().get();
   EXPECT_EQ(received.first_missing, std::vector<uint32_t>{0}) << "another salt shares nothing";
@@ -261,7 +261,7 @@ TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
   auto continued = asked;
   continued.context.salt = "other";
   std::atomic<bool> started = false;
-  engine_->start_received(received.id, continued, tokenizer_->encode("i"), 5,
+  engine_->start_received(received.id, continued, {{.token = tokenizer_->encode("i").front()}}, 5,
                           collect_into(collected, promise), [&] { started = true; });
   const Collected got = future.get();
   EXPECT_TRUE(started);
@@ -283,7 +283,7 @@ TEST_F(EngineTest, AHandoffDoesNotTakeThePagesAWaitingSequenceNeeds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   ASSERT_EQ(engine_->stats().waiting, 1);
   std::promise<std::optional<Received>> reserved;
-  engine_->reserve(std::vector<int32_t>(8, 65), "", Duration::zero(),
+  engine_->reserve(std::vector<int32_t>(8, 65), {}, Duration::zero(),
                    [&](std::optional<Received> got) { reserved.set_value(std::move(got)); });
   EXPECT_FALSE(reserved.get_future().get());
   EXPECT_EQ(first.get().text, "the brown own fox jumps");
@@ -293,13 +293,13 @@ TEST_F(EngineTest, AHandoffDoesNotTakeThePagesAWaitingSequenceNeeds) {
 TEST_F(EngineTest, AnAbandonedReservationReturnsItsPages) {
   start(8);
   std::promise<std::optional<Received>> reserved;
-  engine_->reserve(std::vector<int32_t>(20, 65), "", Duration::zero(),
+  engine_->reserve(std::vector<int32_t>(20, 65), {}, Duration::zero(),
                    [&](std::optional<Received> got) { reserved.set_value(std::move(got)); });
   const auto received = reserved.get_future().get();
   ASSERT_TRUE(received);
   wait_for_used(3);
   std::promise<bool> second;
-  engine_->reserve(std::vector<int32_t>(48, 66), "", Duration::zero(),
+  engine_->reserve(std::vector<int32_t>(48, 66), {}, Duration::zero(),
                    [&](const std::optional<Received>& got) { second.set_value(got.has_value()); });
   EXPECT_FALSE(second.get_future().get()) << "busy";
   engine_->abandon_received(received->id);
@@ -309,7 +309,7 @@ TEST_F(EngineTest, AnAbandonedReservationReturnsItsPages) {
 TEST_F(EngineTest, AHandoffWaitsForMemoryInItsTurn) {
   start(8);
   std::promise<Received> first;
-  engine_->reserve(std::vector<int32_t>(48, 65), "", Duration::zero(),
+  engine_->reserve(std::vector<int32_t>(48, 65), {}, Duration::zero(),
                    [&](std::optional<Received> got) { first.set_value(*got); });
   const Received held = first.get_future().get();
   std::promise<bool> large;
@@ -324,10 +324,10 @@ TEST_F(EngineTest, AHandoffWaitsForMemoryInItsTurn) {
       promise.set_value(got.has_value());
     };
   };
-  engine_->reserve(std::vector<int32_t>(40, 66), "", std::chrono::seconds(20),
+  engine_->reserve(std::vector<int32_t>(40, 66), {}, std::chrono::seconds(20),
                    note("large", large));
-  engine_->reserve(std::vector<int32_t>(8, 67), "", std::chrono::seconds(20), note("small", small));
-  engine_->reserve(std::vector<int32_t>(40, 68), "", std::chrono::milliseconds(100),
+  engine_->reserve(std::vector<int32_t>(8, 67), {}, std::chrono::seconds(20), note("small", small));
+  engine_->reserve(std::vector<int32_t>(40, 68), {}, std::chrono::milliseconds(100),
                    note("late", late));
   EXPECT_FALSE(late.get_future().get()) << "its time passed";
   engine_->abandon_received(held.id);

@@ -1,6 +1,6 @@
 // Executor: the one thread that drives a device. It takes step plans from a bounded queue, fills in
 // the tokens that were still being sampled when the plan was made, runs the forward pass, samples,
-// and reports the outcome.
+// scores and pools, and reports the outcome.
 #pragma once
 
 #include <condition_variable>
@@ -14,20 +14,33 @@
 
 #include "base/clock.h"
 #include "model/model.h"
+#include "protocol/request.h"
 #include "protocol/step_plan.h"
-#include "sample/sampler.h"
+#include "sample/sequence_sampler.h"
 
 namespace tandem::engine {
 
-// What one sequence samples with; fixed for its life, shared between threads without locks.
-struct SequenceSampling {
-  sample::Filters filters;
-  uint64_t seed = 0;
+// An embedding in the making: rows are added as passes compute them, in order of position and in
+// double precision, so that how a prompt was cut into passes leaves no trace.
+struct PoolState {
+  protocol::Pooling pooling = protocol::Pooling::kMean;
+  int32_t rows = 0;  // of the whole prompt
+  std::vector<double> sum;
+};
+
+// What the device thread keeps for one sequence. Built by the engine, touched by the device thread
+// only from the first pass on.
+struct SequenceState {
+  sample::SequenceSampler sampler;
+  int32_t prompt_logprobs = 0;  // alternatives with each token of StepSequence::targets
+  PoolState pool;
 };
 
 struct DeviceJob {
   protocol::StepPlan plan;
-  std::vector<std::shared_ptr<const SequenceSampling>> sampling;  // one for each of plan.sequences
+  // One for each of plan.sequences; null when the sequence has ended: its rows are run, since
+  // another pass may build on them, and nothing is read off them.
+  std::vector<std::shared_ptr<SequenceState>> states;
   // Called on the device thread after each layer (the prefill legs of a handoff push as layers
   // become final).
   std::vector<std::function<void(int32_t layer)>> layer_done;
@@ -48,16 +61,34 @@ class Executor {
   void submit(DeviceJob job);
 
  private:
+  struct Known {  // a token that a later pass may have been planned on
+    protocol::SequenceId sequence;
+    int32_t token;
+  };
   void loop();
   protocol::StepOutcome run(DeviceJob& job, JobTiming& timing);
   bool resolve(protocol::StepPlan& plan) const;
+  void gather(const DeviceJob& job, JobTiming& timing);
+  void read_logits(DeviceJob& job, protocol::StepOutcome& outcome);
+  void read_hidden(DeviceJob& job, protocol::StepOutcome& outcome);
+  // Logprobs of the sequence's targets from logit row `row` on; false: not finite.
+  bool score(const protocol::StepSequence& sequence, const SequenceState& state, size_t row,
+             protocol::StepOutcome& outcome);
+  std::span<float> logits_of(size_t row);
 
   model::Model& model_;
   ops::PageArenaView pages_;
   std::function<void(protocol::StepOutcome, JobTiming)> done_;
   size_t max_in_flight_;
+  // Working memory of a pass.
+  std::vector<int32_t> tokens_;
+  std::vector<ops::SequenceRows> rows_;
+  std::vector<int32_t> logit_rows_;
+  std::vector<int32_t> hidden_rows_;
   std::vector<float> logits_;
-  std::deque<std::vector<protocol::SampledToken>> recent_;  // of the last passes, newest first
+  std::vector<float> hidden_;
+  sample::Scratch scratch_;
+  std::deque<std::vector<Known>> recent_;  // of the last passes, newest first
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<DeviceJob> queue_;

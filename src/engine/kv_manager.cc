@@ -47,6 +47,14 @@ void KvManager::let_go(const std::vector<PageTag>& tags) {
   for (const PageTag tag : tags) pool_.drop_owner(tag);
 }
 
+KvManager::Table KvManager::make_table(const KvScope& scope) const {
+  Table table;
+  table.root = protocol::root_content_id(options_.lineage, block_tokens(), scope.salt);
+  if (!scope.adapter.empty())
+    table.extras.push_back({protocol::ExtraKind::kAdapter, scope.adapter});
+  return table;
+}
+
 PageTag KvManager::obtain() {
   std::vector<PageTag> given_back;
   while (pool_.free_count() == 0 && index_.evict_page(given_back)) {
@@ -119,13 +127,13 @@ void KvManager::fill(Table& table, size_t full_blocks, size_t window_blocks) {
 }
 
 std::optional<int32_t> KvManager::admit(SequenceId id, std::span<const int32_t> tokens,
-                                        const std::string& salt, int32_t headroom) {
+                                        const KvScope& scope, int32_t headroom) {
   const auto block = static_cast<size_t>(block_tokens());
-  Table& table = tables_[id] = Table{};
-  table.root = protocol::root_content_id(options_.lineage, block_tokens(), salt);
+  Table& table = tables_[id] = make_table(scope);
   // The last token is always computed: its logits are wanted.
-  const size_t most = (tokens.size() - 1) / block;
-  table.ids = protocol::content_ids(table.root, tokens.first(most * block), block_tokens());
+  const size_t most = scope.reuse ? (tokens.size() - 1) / block : 0;
+  table.ids =
+      protocol::content_ids(table.root, tokens.first(most * block), block_tokens(), table.extras);
   auto match = index_.match(table.ids, tokens);
   const size_t shared = match.blocks;
   table.ids.resize(shared);
@@ -199,7 +207,7 @@ void KvManager::pass_windows(Table& table, int32_t computed) {
 
 void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tokens) {
   const protocol::ContentId parent = block == 0 ? table.root : table.ids[block - 1];
-  const protocol::ContentId id = protocol::next_content_id(parent, tokens);
+  const protocol::ContentId id = protocol::next_content_id(parent, tokens, table.extras);
   const auto pages = std::span(table.tags).subspan(slot(block, 0), demand_.groups());
   table.ids.push_back(id);
   for (const PageTag tag : pages) {
@@ -281,13 +289,12 @@ void KvManager::release(SequenceId id) {
 
 std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
                                                          std::span<const int32_t> tokens,
-                                                         const std::string& salt,
+                                                         const KvScope& scope,
                                                          int32_t kept_tokens) {
   const size_t blocks = demand_.blocks_for(tokens.size());
   const size_t groups = demand_.groups();
-  Table& table = tables_[id] = Table{};
-  table.root = protocol::root_content_id(options_.lineage, block_tokens(), salt);
-  table.ids = protocol::content_ids(table.root, tokens, block_tokens());
+  Table& table = tables_[id] = make_table(scope);
+  table.ids = protocol::content_ids(table.root, tokens, block_tokens(), table.extras);
   const auto present = index_.present(table.ids, tokens);
   make_room(table, blocks);
   table.full_blocks = table.window_blocks = blocks;

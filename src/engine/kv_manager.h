@@ -65,8 +65,8 @@ class KvManager final : public KvPort {
   KvManager(ops::PageArenaView arena, KvManagerOptions options,
             std::function<void(int32_t, uint64_t)> on_allocate = {});
 
-  std::optional<int32_t> admit(SequenceId id, std::span<const int32_t> tokens,
-                               const std::string& salt, int32_t headroom) override;
+  std::optional<int32_t> admit(SequenceId id, std::span<const int32_t> tokens, const KvScope& scope,
+                               int32_t headroom) override;
   bool extend(SequenceId id, int32_t token_count) override;
   std::span<const int32_t> pages(SequenceId id, int32_t token_count) const override;
   void computed(SequenceId id, std::span<const int32_t> tokens, int32_t computed) override;
@@ -82,7 +82,7 @@ class KvManager final : public KvPort {
     std::vector<PageTag> pages;           // [block][group]; page -1: not live
   };
   std::optional<Reservation> reserve(SequenceId id, std::span<const int32_t> tokens,
-                                     const std::string& salt, int32_t kept_tokens = 0);
+                                     const KvScope& scope, int32_t kept_tokens = 0);
   void receive_done(SequenceId id,
                     std::span<const int32_t> tokens);  // proven: publishes full blocks
   void receive_failed(SequenceId id);                  // drops everything
@@ -113,6 +113,7 @@ class KvManager final : public KvPort {
     std::vector<size_t> front;   // by group: pages of earlier blocks were given back or never had
     size_t promised_blocks = 0;  // window groups: pages up to here were promised at admission
     protocol::ContentId root;
+    std::vector<protocol::Extra> extras;   // of every block's id
     std::vector<protocol::ContentId> ids;  // of the leading full blocks examined so far
     bool chained = true;                   // every examined block is in the index
     std::vector<uint32_t> first_missing;   // while receiving, by group
@@ -131,6 +132,7 @@ class KvManager final : public KvPort {
   void make_room(Table& table, size_t blocks) const;
   void fill(Table& table, size_t full_blocks, size_t window_blocks);
   void pass_windows(Table& table, int32_t computed);
+  Table make_table(const KvScope& scope) const;
   void publish(Table& table, size_t block, std::span<const int32_t> tokens);
   void end_writing(Table& table);
 

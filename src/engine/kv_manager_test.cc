@@ -32,7 +32,7 @@ class KvManagerTest : public ::testing::Test {
 TEST_F(KvManagerTest, ReusesComputedBlocksOfPromptAndOutput) {
   auto& kv = *manager_;
   auto prompt = tokens(12);
-  EXPECT_EQ(kv.admit(1, prompt, "", 0), 0);
+  EXPECT_EQ(kv.admit(1, prompt, {}, 0), 0);
   kv.computed(1, prompt, 12);
   auto all = tokens(20);
   ASSERT_TRUE(kv.extend(1, 20));
@@ -40,47 +40,47 @@ TEST_F(KvManagerTest, ReusesComputedBlocksOfPromptAndOutput) {
   kv.release(1);
   EXPECT_EQ(kv.used_pages(), 0);
   EXPECT_EQ(kv.cached_pages(), 2) << "the first two blocks are full; the third was never";
-  EXPECT_EQ(kv.admit(2, tokens(40), "", 0), 16) << "also the block that decode generated";
-  EXPECT_EQ(kv.admit(3, tokens(16), "", 0), 8) << "the last token is always computed";
+  EXPECT_EQ(kv.admit(2, tokens(40), {}, 0), 16) << "also the block that decode generated";
+  EXPECT_EQ(kv.admit(3, tokens(16), {}, 0), 8) << "the last token is always computed";
 }
 
 TEST_F(KvManagerTest, AnotherTenantSeesNothing) {
   auto& kv = *manager_;
-  (void)kv.admit(1, tokens(16), "a", 0);
+  (void)kv.admit(1, tokens(16), {.salt = "a"}, 0);
   kv.computed(1, tokens(16), 16);
-  EXPECT_EQ(kv.admit(2, tokens(16), "b", 0), 0);
+  EXPECT_EQ(kv.admit(2, tokens(16), {.salt = "b"}, 0), 0);
 }
 
 TEST_F(KvManagerTest, EvictsIdleBlocksOnlyAndCountsThem) {
   auto& kv = *manager_;
-  (void)kv.admit(1, tokens(40), "", 0);
+  (void)kv.admit(1, tokens(40), {}, 0);
   kv.computed(1, tokens(40), 40);
-  EXPECT_FALSE(kv.admit(2, tokens(48, 1000), "", 0)) << "five pages are in use";
+  EXPECT_FALSE(kv.admit(2, tokens(48, 1000), {}, 0)) << "five pages are in use";
   EXPECT_EQ(kv.used_pages(), 5) << "a refused admission takes nothing";
   kv.release(1);
-  EXPECT_EQ(kv.admit(2, tokens(48, 1000), "", 0), 0);
+  EXPECT_EQ(kv.admit(2, tokens(48, 1000), {}, 0), 0);
   EXPECT_EQ(kv.cached_pages(), 4) << "one cached block made room";
   EXPECT_EQ(kv.evictions(), 1U);
-  EXPECT_EQ(kv.admit(3, tokens(40), "", 0), std::nullopt);
+  EXPECT_EQ(kv.admit(3, tokens(40), {}, 0), std::nullopt);
 }
 
 TEST_F(KvManagerTest, HeadroomStaysObtainable) {
-  EXPECT_FALSE(manager_->admit(1, tokens(64), "", 3));
-  EXPECT_TRUE(manager_->admit(1, tokens(64), "", 2));
+  EXPECT_FALSE(manager_->admit(1, tokens(64), {}, 3));
+  EXPECT_TRUE(manager_->admit(1, tokens(64), {}, 2));
 }
 
 TEST_F(KvManagerTest, ReceivedBlocksArePublishedOnlyWhenProven) {
   auto& kv = *manager_;
-  auto reservation = kv.reserve(1, tokens(20), "");
+  auto reservation = kv.reserve(1, tokens(20), {});
   ASSERT_TRUE(reservation);
   EXPECT_EQ(reservation->first_missing, std::vector<uint32_t>{0});
-  EXPECT_EQ(kv.admit(2, tokens(20), "", 0), 0) << "nothing is visible while it arrives";
+  EXPECT_EQ(kv.admit(2, tokens(20), {}, 0), 0) << "nothing is visible while it arrives";
   kv.release(2);
   kv.receive_failed(1);
   EXPECT_EQ(kv.free_pages(), kPages);
-  ASSERT_TRUE(kv.reserve(3, tokens(20), ""));
+  ASSERT_TRUE(kv.reserve(3, tokens(20), {}));
   kv.receive_done(3, tokens(20));
-  EXPECT_EQ(kv.reserve(4, tokens(20), "")->first_missing, std::vector<uint32_t>{2});
+  EXPECT_EQ(kv.reserve(4, tokens(20), {})->first_missing, std::vector<uint32_t>{2});
   kv.receive_failed(4);
   kv.release(3);
   EXPECT_EQ(kv.used_pages(), 0);
@@ -88,14 +88,14 @@ TEST_F(KvManagerTest, ReceivedBlocksArePublishedOnlyWhenProven) {
 
 TEST_F(KvManagerTest, APromptThatNeedsEveryPageCanBeReceived) {
   auto& kv = *manager_;
-  ASSERT_TRUE(kv.admit(1, tokens(8 * kPages - 1), "", 0)) << "computed here it fits";
+  ASSERT_TRUE(kv.admit(1, tokens(8 * kPages - 1), {}, 0)) << "computed here it fits";
   kv.release(1);
-  EXPECT_TRUE(kv.reserve(2, tokens(8 * kPages - 1), ""));
+  EXPECT_TRUE(kv.reserve(2, tokens(8 * kPages - 1), {}));
 }
 
 TEST_F(KvManagerTest, ReadersKeepPagesAfterTheSequenceIsGone) {
   auto& kv = *manager_;
-  (void)kv.admit(1, tokens(16), "", 0);
+  (void)kv.admit(1, tokens(16), {}, 0);
   const std::vector<PageTag> tags(kv.tags(1).begin(), kv.tags(1).end());
   kv.add_readers(tags);
   kv.release(1);
@@ -108,7 +108,7 @@ TEST_F(KvManagerTest, ReadersKeepPagesAfterTheSequenceIsGone) {
 
 TEST_F(KvManagerTest, RollBackCopiesAPublishedPageBeforeItIsWrittenAgain) {
   auto& kv = *manager_;
-  (void)kv.admit(1, tokens(16), "", 0);
+  (void)kv.admit(1, tokens(16), {}, 0);
   arena_.page(kv.pages(1, 16)[1])[5] = std::byte{42};
   kv.computed(1, tokens(16), 16);
   const int32_t published = kv.pages(1, 16)[1];
@@ -129,12 +129,12 @@ TEST_F(KvManagerTest, RandomUseNeverLeaks) {
     const auto prompt =
         tokens(1 + static_cast<int>(random() % 40), static_cast<int>(random() % 3) * 100);
     if (random() % 2) {
-      if (kv.admit(id, prompt, "", 0)) {
+      if (kv.admit(id, prompt, {}, 0)) {
         if (random() % 2)
           kv.computed(id, prompt, static_cast<int32_t>(random() % (prompt.size() + 1)));
         kv.release(id);
       }
-    } else if (auto reservation = kv.reserve(id, prompt, "")) {
+    } else if (auto reservation = kv.reserve(id, prompt, {})) {
       if (random() % 2) {
         kv.receive_done(id, prompt);
         kv.release(id);

@@ -61,16 +61,12 @@ class ScriptedModel final : public model::Model {
       if (batch.layer_done) batch.layer_done(layer);
     }
     if (!script_.windows.empty()) check_windows(batch, pages);
-    std::ranges::fill(logits, 0.0F);
-    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-      const int32_t row = batch.logit_rows[i];
-      const auto sequence = std::ranges::find_if(batch.sequences, [&](const ops::SequenceRows& s) {
-        return row >= s.first_row && row < s.first_row + s.row_count;
-      });
-      const int32_t next =
-          next_token(*sequence, sequence->first_position + row - sequence->first_row + 1, pages);
-      logits[i * static_cast<size_t>(config_.vocab) + static_cast<size_t>(next)] = 100.0F;
-    }
+    const auto vocab = static_cast<size_t>(config_.vocab);
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i)
+      predict(known(batch, batch.logit_rows[i], pages), logits.subspan(i * vocab, vocab));
+    for (size_t i = 0; i < batch.hidden_rows.size(); ++i)
+      describe(known(batch, batch.hidden_rows[i], pages),
+               batch.hidden_out.subspan(i * kHeadDim, kHeadDim));
     return {};
   }
 
@@ -137,26 +133,69 @@ class ScriptedModel final : public model::Model {
     }
   }
 
-  int32_t next_token(const ops::SequenceRows& sequence, int32_t length,
-                     const ops::PageArenaView& pages) const {
+  // The tokens up to a row, as they stand in the pages; nothing when the pages are not intact.
+  std::optional<std::vector<int32_t>> known(const ops::ForwardBatch& batch, int32_t row,
+                                            const ops::PageArenaView& pages) const {
+    const auto sequence = std::ranges::find_if(batch.sequences, [&](const ops::SequenceRows& s) {
+      return row >= s.first_row && row < s.first_row + s.row_count;
+    });
+    const int32_t length = sequence->first_position + row - sequence->first_row + 1;
     std::vector<int32_t> tokens;
-    if (!intact(sequence, length, pages, tokens)) return say("[the KV cache is corrupt]", 0);
-    const auto at = std::find_end(tokens.begin(), tokens.end(), marker_.begin(), marker_.end());
-    const auto begin = at == tokens.end() || marker_.empty()
-                           ? tokens.end()
-                           : at + static_cast<long>(marker_.size());
-    const std::string prompt = tokenizer_->decode(std::span(tokens.begin(), begin), true);
-    for (const auto& reply : script_.replies) {
-      if (prompt.find(reply.when) != std::string::npos)
-        return say(fill(reply.reply, prompt), tokens.end() - begin);
-    }
-    return say("", 0);
+    if (!intact(*sequence, length, pages, tokens)) return std::nullopt;
+    return tokens;
   }
 
-  int32_t say(const std::string& text, std::ptrdiff_t at) const {
-    const auto tokens = tokenizer_->encode(text);
-    if (static_cast<size_t>(at) < tokens.size()) return tokens[static_cast<size_t>(at)];
-    return std::max(tokenizer_->eos(), 0);
+  const Script::Reply* find_reply(const std::string& prompt) const {
+    for (const auto& reply : script_.replies) {
+      if (prompt.find(reply.when) != std::string::npos) return &reply;
+    }
+    return nullptr;
+  }
+
+  void predict(const std::optional<std::vector<int32_t>>& tokens, std::span<float> logits) const {
+    std::ranges::fill(logits, 0.0F);
+    const auto say = [&](std::span<const int32_t> reply, size_t at) {
+      int32_t token = at < reply.size() ? reply[at] : tokenizer_->eos();
+      if (token < 0 || token >= config_.vocab) token = std::max(tokenizer_->eos(), 0);
+      logits[static_cast<size_t>(token)] = 100.0F;
+    };
+    if (!tokens) return say(tokenizer_->encode("[the KV cache is corrupt]"), 0);
+    const auto at = std::find_end(tokens->begin(), tokens->end(), marker_.begin(), marker_.end());
+    const auto begin = at == tokens->end() || marker_.empty()
+                           ? tokens->end()
+                           : at + static_cast<long>(marker_.size());
+    const std::string prompt = tokenizer_->decode(std::span(tokens->begin(), begin), true);
+    const std::span<const int32_t> said(begin, tokens->end());
+    const Script::Reply* reply = find_reply(prompt);
+    if (reply == nullptr) return say({}, 0);
+    if (reply->nan_at == static_cast<int32_t>(said.size())) {
+      std::ranges::fill(logits, std::numeric_limits<float>::quiet_NaN());
+    } else if (!reply->choices.empty()) {
+      bool any = false;
+      for (const std::string& choice : reply->choices) {
+        const auto ids = tokenizer_->encode(fill(choice, prompt));
+        const bool fits = ids.size() >= said.size() &&
+                          std::ranges::equal(std::span(ids).first(said.size()), said);
+        if (fits) say(ids, said.size());
+        any = any || fits;
+      }
+      if (!any) say({}, 0);
+    } else if (!reply->tokens.empty()) {
+      say(reply->tokens, said.size());
+    } else {
+      say(tokenizer_->encode(fill(reply->reply, prompt)), said.size());
+    }
+  }
+
+  void describe(const std::optional<std::vector<int32_t>>& tokens, std::span<float> hidden) const {
+    const Script::Reply* reply = tokens ? find_reply(tokenizer_->decode(*tokens, true)) : nullptr;
+    const bool numbers = tokens && (reply == nullptr || reply->nan_at != 0);
+    for (size_t i = 0; i < hidden.size(); ++i) {
+      hidden[i] = numbers
+                      ? scripted_hidden(tokens->back(), static_cast<int32_t>(tokens->size()) - 1,
+                                        static_cast<int32_t>(i))
+                      : std::numeric_limits<float>::quiet_NaN();
+    }
   }
 
   static std::string fill(std::string reply, const std::string& prompt) {
@@ -187,6 +226,10 @@ std::string text_or(const JsonValue& json, std::string_view key, std::string fal
 
 }  // namespace
 
+float scripted_hidden(int32_t token, int32_t position, int32_t index) {
+  return static_cast<float>((token * (index + 3) + position) % 13 - 6);
+}
+
 Result<Script> read_script(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return make_error(400, "model_not_found", "The script " + path + " cannot be read.");
@@ -216,7 +259,19 @@ Result<Script> read_script(const std::string& path) {
   }
   if (const JsonValue* replies = json->find("replies")) {
     for (const JsonValue& reply : replies->items()) {
-      script.replies.push_back({text_or(reply, "when", ""), text_or(reply, "reply", "")});
+      Script::Reply& out = script.replies.emplace_back();
+      out.when = text_or(reply, "when", "");
+      out.reply = text_or(reply, "reply", "");
+      if (const JsonValue* choices = reply.find("choices")) {
+        for (const JsonValue& choice : choices->items())
+          out.choices.push_back(choice.is_string() ? choice.as_string() : "");
+      }
+      if (const JsonValue* tokens = reply.find("tokens")) {
+        for (const JsonValue& token : tokens->items())
+          out.tokens.push_back(static_cast<int32_t>(token.as_double().value_or(0)));
+      }
+      if (const JsonValue* at = reply.find("nan_at"))
+        out.nan_at = static_cast<int32_t>(at->as_double().value_or(-1));
     }
   }
   return script;

@@ -12,8 +12,14 @@
 //    "marker": "<|im_start|>assistant\n",
 //    "replies": [{"when": "text in the prompt", "reply": "what to say"}, {"reply": "otherwise"}]}
 // The reply is the first whose `when` stands in the text before the last marker; `{echo:N}` in a
-// reply becomes the N-th word of that text that begins with "fact-". step_ms and row_ms slow each
-// pass down.
+// reply becomes the N-th word of that text that begins with "fact-". Instead of "reply" there may
+// be "choices": ["red", "green"], equally likely continuations, or "tokens": [ids], for bytes and
+// control tokens that text cannot spell. "nan_at": N makes the logits of the N-th token (from 0)
+// not numbers, and with 0 the hidden states of such a prompt. step_ms and row_ms slow each pass
+// down.
+//
+// What may come next has logit 100 and everything else 0. The hidden state of a row depends on its
+// token and position (scripted_hidden).
 #pragma once
 
 #include <memory>
@@ -29,7 +35,10 @@ namespace tandem::engine {
 struct Script {
   struct Reply {
     std::string when;
-    std::string reply;
+    std::string reply = {};
+    std::vector<std::string> choices = {};
+    std::vector<int32_t> tokens = {};
+    int32_t nan_at = -1;
   };
   std::string tokenizer;  // path, relative to the script
   int32_t context_length = 4096;
@@ -39,6 +48,9 @@ struct Script {
   std::string marker = "<|im_start|>assistant\n";
   std::vector<Reply> replies;
 };
+
+// Component `index` of the hidden state of `token` at `position`.
+float scripted_hidden(int32_t token, int32_t position, int32_t index);
 
 Result<Script> read_script(const std::string& path);
 std::unique_ptr<model::Model> make_scripted_model(Script script,

@@ -5,7 +5,8 @@
 
 namespace tandem::engine {
 
-StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool keep)
+    : stops_(std::move(stops)), keep_(keep) {
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
@@ -23,7 +24,7 @@ std::string StopMatcher::push(std::string_view text) {
     }
   }
   if (matched_) {
-    std::string out = held_.substr(0, cut);
+    std::string out = held_.substr(0, cut + (keep_ ? matched_->size() : 0));
     held_.clear();
     return out;
   }

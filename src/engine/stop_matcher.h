@@ -15,7 +15,8 @@ namespace tandem::engine {
 
 class StopMatcher {
  public:
-  explicit StopMatcher(std::vector<std::string> stops);
+  // `keep`: the stop string that matches stays in the text.
+  explicit StopMatcher(std::vector<std::string> stops, bool keep = false);
 
   // Adds text; returns what may be sent now. After a match nothing more is accepted.
   std::string push(std::string_view text);
@@ -25,6 +26,7 @@ class StopMatcher {
 
  private:
   std::vector<std::string> stops_;
+  bool keep_;
   std::string held_;
   std::optional<std::string> matched_;
 };

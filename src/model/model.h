@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -63,6 +65,9 @@ class Model {
   virtual Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
                          std::span<float> logits) = 0;
   virtual int32_t max_rows() const = 0;
+  // The index (SequenceRows::adapter) of a LoRA adapter that this model holds, nothing for a name
+  // it does not know.
+  virtual std::optional<int32_t> find_adapter(std::string_view /*name*/) const { return {}; }
   // Names the numeric path (instruction set, mode, kernel version) for representations:
   // "cpu-avx512-fast-2".
   virtual std::string numeric_path() const = 0;

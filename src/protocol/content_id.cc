@@ -77,13 +77,13 @@ ContentId next_content_id(const ContentId& parent, std::span<const int32_t> toke
 }
 
 std::vector<ContentId> content_ids(const ContentId& root, std::span<const int32_t> tokens,
-                                   int32_t block_tokens) {
+                                   int32_t block_tokens, std::span<const Extra> extras) {
   std::vector<ContentId> ids;
   const size_t block = static_cast<size_t>(block_tokens);
   ids.reserve(tokens.size() / block);
   ContentId parent = root;
   for (size_t at = 0; at + block <= tokens.size(); at += block) {
-    parent = next_content_id(parent, tokens.subspan(at, block));
+    parent = next_content_id(parent, tokens.subspan(at, block), extras);
     ids.push_back(parent);
   }
   return ids;

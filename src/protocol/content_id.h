@@ -44,8 +44,8 @@ struct Extra {
 ContentId next_content_id(const ContentId& parent, std::span<const int32_t> tokens,
                           std::span<const Extra> extras = {});
 
-// Ids of every full block of `tokens`, in order.
+// Ids of every full block of `tokens`, in order; `extras` are part of each.
 std::vector<ContentId> content_ids(const ContentId& root, std::span<const int32_t> tokens,
-                                   int32_t block_tokens);
+                                   int32_t block_tokens, std::span<const Extra> extras = {});
 
 }  // namespace tandem::protocol

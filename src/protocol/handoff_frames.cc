@@ -1,9 +1,12 @@
 #include "protocol/handoff_frames.h"
 
 #include <array>
+#include <bit>
+#include <cmath>
 
 #include "numerics/digest.h"
 #include "protocol/msgpack.h"
+#include "protocol/request.h"
 
 namespace tandem::protocol {
 namespace {
@@ -35,7 +38,7 @@ void fields(F& f, OpenFrame& x) {
 }
 template <typename F>
 void fields(F& f, OfferFrame& x) {
-  fields(f, x.key), f(4, x.tokens), f(5, x.salt), f(6, x.blocks), f(7, x.bytes);
+  fields(f, x.key), f(4, x.tokens), f(5, x.salt), f(6, x.blocks), f(7, x.bytes), f(8, x.adapter);
 }
 template <typename F>
 void fields(F& f, GrantFrame& x) {
@@ -95,6 +98,19 @@ struct FieldWriter {
     out.array(values.size());
     for (const int32_t value : values) out.integer(value);
   }
+  // Each token: its id and logprob, then those of the alternatives; numbers as their bits.
+  void write(const std::vector<ScoredToken>& tokens) {
+    out.array(tokens.size());
+    for (const ScoredToken& token : tokens) {
+      out.array(2 + 2 * token.top.size());
+      write(Chance{token.token, token.logprob});
+      for (const Chance& chance : token.top) write(chance);
+    }
+  }
+  void write(const Chance& chance) {
+    out.integer(chance.token);
+    out.unsigned_integer(std::bit_cast<uint32_t>(chance.logprob));
+  }
   void write(const std::vector<PageTag>& tags) {
     out.array(2 * tags.size());
     for (const PageTag& tag : tags) out.integer(tag.page), out.unsigned_integer(tag.generation);
@@ -142,6 +158,31 @@ struct FieldReader {
       if (!read_token(value)) return false;
     }
     return true;
+  }
+  bool read(std::vector<ScoredToken>& tokens) {
+    size_t count = 0;
+    if (!in.array(count) || count > kMaxFirstTokens) return false;
+    tokens.resize(count);
+    for (ScoredToken& token : tokens) {
+      size_t numbers = 0;
+      if (!in.array(numbers) || numbers < 2 || numbers % 2 != 0) return false;
+      Chance first;
+      if (!read(first)) return false;
+      token.token = first.token;
+      token.logprob = first.logprob;
+      if (numbers / 2 - 1 > kMaxTopLogprobs) return false;
+      token.top.resize(numbers / 2 - 1);
+      for (Chance& chance : token.top) {
+        if (!read(chance)) return false;
+      }
+    }
+    return true;
+  }
+  bool read(Chance& chance) {
+    uint32_t bits = 0;
+    if (!read_token(chance.token) || !read(bits)) return false;
+    chance.logprob = std::bit_cast<float>(bits);
+    return std::isfinite(chance.logprob);
   }
   bool read(std::vector<PageTag>& tags) {
     size_t count = 0;

@@ -19,12 +19,14 @@
 #include <vector>
 
 #include "base/result.h"
+#include "protocol/scored_token.h"
 
 namespace tandem::protocol {
 
-inline constexpr uint16_t kHandoffVersion = 2;  // 2: page groups
+inline constexpr uint16_t kHandoffVersion = 2;  // 2: page groups, scored first tokens
 inline constexpr size_t kFrameHeaderBytes = 20;
 inline constexpr size_t kMaxFramePayload = size_t{8} << 20;
+inline constexpr size_t kMaxFirstTokens = 64;
 
 // A page and the generation of the allocation meant: a mismatch is refused (I2).
 struct PageTag {
@@ -80,6 +82,7 @@ struct OfferFrame {
   std::string salt;             // of the request's ContentIds
   uint32_t blocks = 0;          // including a last partial one
   uint64_t bytes = 0;           // of what is live at the end, if nothing is cached at the receiver
+  std::string adapter = {};     // of the request's ContentIds too
 };
 
 struct GrantFrame {
@@ -108,7 +111,9 @@ struct CommitFrame {
   std::vector<int32_t> first_blocks;
   uint32_t blocks = 0;
   uint64_t bytes = 0;  // pages sent * page bytes: must equal the bytes the receiver covered
-  std::vector<int32_t> first_tokens;
+  // Sampled by the sender, with their logprobs when the request wants them: at most
+  // kMaxFirstTokens, each with at most kMaxTopLogprobs alternatives, all finite.
+  std::vector<ScoredToken> first_tokens;
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;
 };

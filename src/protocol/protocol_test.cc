@@ -50,7 +50,7 @@ TEST(HandoffFrames, RoundTrip) {
   EXPECT_EQ(push.layer, 7U);
   EXPECT_EQ(push.pages[1].generation, 1ULL << 60);
   const auto offer = std::get<OfferFrame>(
-      round_trip(OfferFrame{key, {0, 1, 49151, 200000}, "salt", 4, 1ULL << 40}));
+      round_trip(OfferFrame{key, {0, 1, 49151, 200000}, "salt", 4, 1ULL << 40, "lora"}));
   EXPECT_EQ(offer.tokens[3], 200000);
   EXPECT_EQ(offer.bytes, 1ULL << 40);
   const auto abort = std::get<AbortFrame>(round_trip(AbortFrame{key, 400, "code", "message"}));
@@ -58,7 +58,8 @@ TEST(HandoffFrames, RoundTrip) {
 }
 
 TEST(HandoffFrames, RefusesDamage) {
-  const std::string bytes = encode_frame(CommitFrame{{"id", 1, 2}, 3, {0}, 4, 5, {6}, 7, 8});
+  const std::string bytes =
+      encode_frame(CommitFrame{{"id", 1, 2}, 3, {0}, 4, 5, {{6, -0.5F, {{7, -1}}}}, 7, 8});
   for (size_t at = 0; at < bytes.size(); ++at) {
     std::string damaged = bytes;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x10);

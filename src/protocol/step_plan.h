@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "protocol/request.h"
+#include "protocol/scored_token.h"
 
 namespace tandem::protocol {
 
@@ -25,6 +26,11 @@ struct StepSequence {
   std::vector<int32_t> pages;
   bool sample =
       false;  // sample from the last row: the token at position first_position + tokens.size()
+  // The tokens that follow the rows, from the first row on, whose logprobs are wanted: all rows but
+  // possibly the last. Empty: none.
+  std::vector<int32_t> targets;
+  bool pool = false;     // the rows' hidden states go into the sequence's embedding
+  int32_t adapter = -1;  // index in the model, -1: none
 };
 
 struct StepPlan {
@@ -40,14 +46,30 @@ struct StepPlan {
 struct SampledToken {
   SequenceId sequence = 0;
   int32_t token = 0;
-  float logprob = 0;
-  bool failed = false;  // non-finite logits: the sequence must end with an error
+  float logprob = 0;    // 0 unless asked for
+  bool failed = false;  // non-finite logits in any of its rows: the sequence must end with an error
+  std::vector<Chance> top = {};
+};
+
+// What the model thinks of known tokens, StepSequence::targets.
+struct PromptScores {
+  SequenceId sequence = 0;
+  int32_t first_position = 0;  // of the first token scored
+  std::vector<ScoredToken> tokens;
+};
+
+// The embedding of a sequence whose last row this pass computed.
+struct PooledRows {
+  SequenceId sequence = 0;
+  std::vector<float> values;
 };
 
 struct StepOutcome {
   uint64_t step = 0;
   std::vector<SampledToken> sampled;
-  std::string error;  // not empty: the whole pass failed
+  std::string error = {};  // not empty: the whole pass failed
+  std::vector<PromptScores> scores = {};
+  std::vector<PooledRows> pooled = {};
 };
 
 }  // namespace tandem::protocol

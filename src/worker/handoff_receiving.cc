@@ -139,6 +139,7 @@ void HandoffService::run_receive(uint64_t key, kv::ReceiveActions actions) {
 void HandoffService::reserve(uint64_t key, const kv::ReservePages& action) {
   Receiving& receiving = receiving_.at(key);
   if (action.salt != receiving.request.context.salt ||
+      action.adapter != receiving.request.adapter ||
       (!receiving.request.prompt.empty() && receiving.request.prompt != action.tokens)) {
     run_receive(key, receiving.handoff.on_cancel(
                          Error{502, "handoff_protocol", "The offer is for another prompt."}));
@@ -146,7 +147,7 @@ void HandoffService::reserve(uint64_t key, const kv::ReservePages& action) {
   }
   receiving.tokens = action.tokens;
   engine_.reserve(
-      action.tokens, action.salt, options_.timeouts.reserve,
+      action.tokens, {.salt = action.salt, .adapter = action.adapter}, options_.timeouts.reserve,
       [this, key](std::optional<engine::Received> received) {
         reactor_.post([this, key, received = std::move(received)] {
           const auto at = receiving_.find(key);

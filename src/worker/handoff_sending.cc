@@ -43,7 +43,8 @@ void HandoffService::start_prefill(protocol::GenerateRequest request,
             if (at == sending_.end()) return;
             if (auto* admitted = std::get_if<engine::PrefillAdmitted>(&event)) {
               at->second.report.cached_tokens = admitted->cached_tokens;
-              run_send(id, at->second.handoff.on_admitted(prompt->prompt, prompt->context.salt, {},
+              run_send(id, at->second.handoff.on_admitted(prompt->prompt, prompt->context.salt,
+                                                          prompt->adapter, {},
                                                           admitted->cached_tokens, now()));
             } else {
               on_prefill_event(id, std::move(event));

@@ -11,6 +11,13 @@
 
 namespace tandem::engine {
 
+// Which blocks a sequence may share.
+struct KvScope {
+  std::string salt = {};     // of the request's ContentIds
+  std::string adapter = {};  // LoRA adapter by name, empty: the base model; part of every ContentId
+  bool reuse = true;         // false: every row is computed here, because something is read off it
+};
+
 class KvPort {
  public:
   virtual ~KvPort() = default;
@@ -22,7 +29,7 @@ class KvPort {
   // row is computed. Nothing is taken when it does not fit. Pages for the next block of at least
   // `headroom` sequences must stay obtainable afterwards.
   virtual std::optional<int32_t> admit(protocol::SequenceId id, std::span<const int32_t> tokens,
-                                       const std::string& salt, int32_t headroom) = 0;
+                                       const KvScope& scope, int32_t headroom) = 0;
   // Makes the page table cover `token_count` tokens; false, and nothing is taken, when the pages
   // cannot be had. For promised pages that happens only while a peer still reads some.
   virtual bool extend(protocol::SequenceId id, int32_t token_count) = 0;

@@ -20,7 +20,7 @@ Scheduler::Sequence* Scheduler::find(SequenceId id) {
 }
 
 Status Scheduler::add(SequenceSpec spec) {
-  if (waiting() >= options_.max_waiting) {
+  if (waiting() >= options_.max_waiting && !spec.accepted) {
     return make_error(503, "overloaded", "The worker's queue is full; try again later.");
   }
   const SequenceId id = spec.id;
@@ -45,7 +45,7 @@ void Scheduler::join(const std::string& tenant) {
   service_[tenant] = least;
 }
 
-void Scheduler::add_resident(SequenceSpec spec, int32_t first_token) {
+void Scheduler::add_resident(SequenceSpec spec, protocol::ScoredToken first_token) {
   const SequenceId id = spec.id;
   Sequence& sequence = sequences_[id];
   sequence.tokens = spec.prompt;
@@ -57,7 +57,7 @@ void Scheduler::add_resident(SequenceSpec spec, int32_t first_token) {
   join(spec.tenant);
   sequence.spec = std::move(spec);
   running_.push_back(id);
-  accept(sequence, first_token);
+  accept(sequence, std::move(first_token));
 }
 
 bool Scheduler::finish(SequenceId id) {
@@ -111,6 +111,7 @@ std::optional<StepPlan> Scheduler::next(TimePoint now) {
   if (in_flight() >= options_.max_in_flight) return std::nullopt;
   StepPlan plan;
   Step step{next_step_, {}};
+  score_budget_ = options_.max_scored_rows;
   schedule_decodes(plan, step);
   int32_t budget = std::min(options_.prefill_chunk, options_.max_batch_rows - plan.rows());
   schedule_prefills(plan, step, budget);
@@ -188,11 +189,7 @@ void Scheduler::schedule_prefills(StepPlan& plan, Step& step, int32_t& budget) {
     if (sequence.scheduled == size - 1 && sequence.generated() > 0) continue;
     if (sequence.out > 0 && sequence.scheduled == sequence.computed)
       continue;  // rolled back, passes still out
-    const int32_t rows = std::min(budget, size - sequence.scheduled);
-    // Promised pages are missing only while a peer reads some: the next pass tries again.
-    if (!kv_.extend(id, sequence.scheduled + rows)) continue;
-    add_rows(sequence, rows, sequence.scheduled + rows == size, plan, step);
-    budget -= rows;
+    add_prompt_rows(sequence, plan, step, budget);
   }
 }
 
@@ -205,12 +202,13 @@ void Scheduler::admit_waiting(StepPlan& plan, Step& step, int32_t& budget) {
     if (!best) return;
     const SequenceId id = waiting_[*best];
     Sequence& sequence = *find(id);
+    if (sequence.spec.score_prompt && score_budget_ <= 0) return;
     // Headroom for each sequence that will soon want its next block.
-    const auto cached = kv_.admit(id, sequence.tokens, sequence.spec.salt, running() + 1);
+    const auto cached = kv_.admit(id, sequence.tokens, sequence.spec.scope, running() + 1);
     // Nobody overtakes the best one: it would starve behind smaller ones. Alone, it must not wait
     // for headroom.
     if (!cached && running() > 0) return;
-    const auto retried = cached ? cached : kv_.admit(id, sequence.tokens, sequence.spec.salt, 0);
+    const auto retried = cached ? cached : kv_.admit(id, sequence.tokens, sequence.spec.scope, 0);
     if (!retried) return;
     waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(*best));
     running_.push_back(id);
@@ -218,15 +216,35 @@ void Scheduler::admit_waiting(StepPlan& plan, Step& step, int32_t& budget) {
     sequence.computed = sequence.scheduled = *retried;
     if (!sequence.admitted_before) {
       sequence.admitted_before = true;
-      updates_.push_back(SequenceUpdate{
-          .id = id, .admitted_cached = retried, .token = {}, .finish = {}, .error = {}});
+      SequenceUpdate& update = updates_.emplace_back();
+      update.id = id;
+      update.admitted_cached = retried;
     }
-    const auto size = static_cast<int32_t>(sequence.tokens.size());
-    const int32_t rows = std::min(budget, size - sequence.scheduled);
-    if (!kv_.extend(id, sequence.scheduled + rows)) return;
-    add_rows(sequence, rows, sequence.scheduled + rows == size, plan, step);
-    budget -= rows;
+    if (!add_prompt_rows(sequence, plan, step, budget)) return;
   }
+}
+
+bool Scheduler::add_prompt_rows(Sequence& sequence, StepPlan& plan, Step& step, int32_t& budget) {
+  const auto size = static_cast<int32_t>(sequence.tokens.size());
+  int32_t rows = std::min(budget, size - sequence.scheduled);
+  const auto prompt = static_cast<int32_t>(sequence.spec.prompt.size());
+  const bool scores = sequence.spec.score_prompt && sequence.scheduled < prompt - 1;
+  if (scores) rows = std::min(rows, score_budget_);
+  if (rows <= 0) return false;
+  // Promised pages are missing only while a peer reads some: the next pass tries again.
+  if (!kv_.extend(sequence.spec.id, sequence.scheduled + rows)) return false;
+  const int32_t first = sequence.scheduled;
+  const bool last = first + rows == size;
+  add_rows(sequence, rows, last && sequence.spec.generate, plan, step);
+  if (scores) {
+    const auto at = sequence.tokens.begin() + first + 1;
+    const int32_t targets = std::min(rows, prompt - 1 - first);
+    plan.sequences.back().targets.assign(at, at + targets);
+    score_budget_ -= targets;
+  }
+  plan.sequences.back().pool = sequence.spec.pool_prompt;
+  budget -= rows;
+  return true;
 }
 
 std::optional<size_t> Scheduler::best_waiting() const {
@@ -252,6 +270,7 @@ void Scheduler::add_rows(Sequence& sequence, int32_t rows, bool sample, StepPlan
   out.sequence = sequence.spec.id;
   out.first_position = sequence.scheduled;
   out.sample = sample;
+  out.adapter = sequence.spec.adapter;
   for (int32_t i = 0; i < rows; ++i) {
     const auto at = static_cast<size_t>(sequence.scheduled + i);
     out.tokens.push_back(at < sequence.tokens.size() ? sequence.tokens[at]
@@ -277,7 +296,7 @@ void Scheduler::drop_expired(TimePoint now) {
   }
 }
 
-void Scheduler::complete(const StepOutcome& outcome) {
+void Scheduler::complete(StepOutcome outcome) {
   assert(!steps_.empty() && steps_.front().step == outcome.step);
   const Step step = std::move(steps_.front());
   steps_.pop_front();
@@ -296,7 +315,7 @@ void Scheduler::complete(const StepOutcome& outcome) {
 }
 
 void Scheduler::settle(Sequence& sequence, const StepEntry& entry,
-                       const protocol::SampledToken* sampled) {
+                       protocol::SampledToken* sampled) {
   const SequenceId id = entry.id;
   if (sequence.state == State::kEnding) {
     if (sequence.out == 0) {
@@ -309,7 +328,7 @@ void Scheduler::settle(Sequence& sequence, const StepEntry& entry,
     trim(sequence);
     return;
   }
-  if (entry.sample && (sampled == nullptr || sampled->failed)) {
+  if (sampled == nullptr ? entry.sample : sampled->failed) {
     // Whatever made the logits so may be in these rows' KV too: nothing of them is published.
     fail(sequence,
          Error{500, "non_finite_logits", "The model produced values that are not numbers."});
@@ -318,46 +337,52 @@ void Scheduler::settle(Sequence& sequence, const StepEntry& entry,
   sequence.computed += entry.rows;
   kv_.computed(id, sequence.tokens,
                std::min(sequence.computed, static_cast<int32_t>(sequence.tokens.size())));
-  if (!entry.sample) return;
-  --sequence.pending;
-  accept(sequence, sampled->token);
-}
-
-void Scheduler::accept(Sequence& sequence, int32_t token) {
-  SequenceUpdate update{
-      .id = sequence.spec.id, .admitted_cached = {}, .token = {}, .finish = {}, .error = {}};
-  if (std::ranges::find(sequence.spec.stop_tokens, token) != sequence.spec.stop_tokens.end() &&
-      !sequence.spec.hold_after_first) {
-    update.finish = FinishReason::kStop;
-    updates_.push_back(update);
+  if (!sequence.spec.generate &&
+      sequence.computed == static_cast<int32_t>(sequence.tokens.size())) {
+    SequenceUpdate& update = updates_.emplace_back();
+    update.id = id;
+    update.finish = FinishReason::kLength;
     end(sequence);
     return;
   }
-  update.token = token;
+  if (!entry.sample) return;
+  --sequence.pending;
+  accept(sequence, {sampled->token, sampled->logprob, std::move(sampled->top)});
+}
+
+void Scheduler::accept(Sequence& sequence, protocol::ScoredToken token) {
+  SequenceUpdate& update = updates_.emplace_back();
+  update.id = sequence.spec.id;
+  const int32_t id = token.token;
+  if (std::ranges::find(sequence.spec.stop_tokens, id) != sequence.spec.stop_tokens.end() &&
+      !sequence.spec.hold_after_first) {
+    update.finish = FinishReason::kStop;
+    update.stop_token = std::move(token);
+    end(sequence);
+    return;
+  }
+  update.token = std::move(token);
   if (sequence.spec.hold_after_first) {
     // The decode side judges this token; here the pages wait for the transfer.
-    updates_.push_back(update);
     leave_running(sequence.spec.id);
     sequence.state = State::kHeld;
     ++held_;
     return;
   }
-  sequence.tokens.push_back(token);
+  sequence.tokens.push_back(id);
   const auto size = static_cast<int32_t>(sequence.tokens.size());
   const int32_t generated = size - static_cast<int32_t>(sequence.spec.prompt.size());
   const bool full = (sequence.spec.max_tokens > 0 && generated >= sequence.spec.max_tokens) ||
                     size >= options_.context_length;
-  if (full) update.finish = FinishReason::kLength;
-  updates_.push_back(update);
-  if (full) end(sequence);
+  if (!full) return;
+  update.finish = FinishReason::kLength;
+  end(sequence);
 }
 
 void Scheduler::fail(Sequence& sequence, Error error) {
-  updates_.push_back(SequenceUpdate{.id = sequence.spec.id,
-                                    .admitted_cached = {},
-                                    .token = {},
-                                    .finish = {},
-                                    .error = std::move(error)});
+  SequenceUpdate& update = updates_.emplace_back();
+  update.id = sequence.spec.id;
+  update.error = std::move(error);
   end(sequence);
 }
 

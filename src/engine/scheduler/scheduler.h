@@ -38,6 +38,7 @@ struct SchedulerOptions {
   int32_t max_waiting = 4096;
   int32_t max_in_flight = 1;
   int32_t context_length = 2048;  // longest sequence, prompt and output
+  int32_t max_scored_rows = 256;  // rows of one pass whose logits are wanted for the prompt's sake
 };
 
 struct SequenceSpec {
@@ -46,17 +47,23 @@ struct SequenceSpec {
   int32_t max_tokens = 0;  // 0: until the context is full
   std::vector<int32_t> stop_tokens;
   std::string tenant;
-  std::string salt;
+  KvScope scope;
+  int32_t adapter = -1;  // index in the model
   int32_t priority = 0;
   TimePoint deadline = TimePoint::max();  // to be admitted by
   bool hold_after_first = false;          // prefill leg: stop after one token and keep the pages
+  bool generate = true;                   // false: ends (by length) with its prompt
+  bool score_prompt = false;              // logprobs of the prompt's tokens are wanted
+  bool pool_prompt = false;               // an embedding of the prompt is wanted
+  bool accepted = false;  // another choice of a request that runs: no bound refuses it
 };
 
 // What happened to a sequence, in order. At most one of the last two ends it.
 struct SequenceUpdate {
   SequenceId id = 0;
   std::optional<int32_t> admitted_cached;  // first admission: cached prompt tokens
-  std::optional<int32_t> token;            // one more token (a stop token is not reported here)
+  std::optional<protocol::ScoredToken> token;
+  std::optional<protocol::ScoredToken> stop_token;  // with `finish`: what ended it
   std::optional<protocol::FinishReason> finish;
   std::optional<Error> error;
 };
@@ -69,7 +76,7 @@ class Scheduler {
   Status add(SequenceSpec spec);
   // A sequence whose prompt KV is in its pages already (the receiving side of a handoff). Its first
   // token follows through accept_first.
-  void add_resident(SequenceSpec spec, int32_t first_token);
+  void add_resident(SequenceSpec spec, protocol::ScoredToken first_token);
 
   // Ends a sequence from outside (a stop string, a client that left). No update is emitted. False
   // if unknown.
@@ -83,7 +90,7 @@ class Scheduler {
 
   // The next pass, or nothing when there is no work or enough passes are out.
   std::optional<protocol::StepPlan> next(TimePoint now);
-  void complete(const protocol::StepOutcome& outcome);
+  void complete(protocol::StepOutcome outcome);
   std::vector<SequenceUpdate> take_updates();
 
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
@@ -127,6 +134,8 @@ class Scheduler {
   void schedule_decodes(protocol::StepPlan& plan, Step& step);
   void schedule_prefills(protocol::StepPlan& plan, Step& step, int32_t& budget);
   void admit_waiting(protocol::StepPlan& plan, Step& step, int32_t& budget);
+  // Prompt rows, as many as the budgets allow; false when they allow none.
+  bool add_prompt_rows(Sequence& sequence, protocol::StepPlan& plan, Step& step, int32_t& budget);
   void add_rows(Sequence& sequence, int32_t rows, bool sample, protocol::StepPlan& plan,
                 Step& step);
   bool make_room_for(Sequence& sequence, const protocol::StepPlan& plan);
@@ -135,8 +144,8 @@ class Scheduler {
   std::optional<size_t> best_waiting() const;
   void join(const std::string& tenant);
   void drop_expired(TimePoint now);
-  void settle(Sequence& sequence, const StepEntry& entry, const protocol::SampledToken* sampled);
-  void accept(Sequence& sequence, int32_t token);
+  void settle(Sequence& sequence, const StepEntry& entry, protocol::SampledToken* sampled);
+  void accept(Sequence& sequence, protocol::ScoredToken token);
   void end(Sequence& sequence);  // pages go now or when its last pass is back
   void erase(Sequence& sequence);
   void fail(Sequence& sequence, Error error);
@@ -155,6 +164,7 @@ class Scheduler {
   uint64_t preemptions_ = 0;
   uint64_t turn_ = 0;  // where decoding begins when a pass cannot hold a row of each
   int32_t held_ = 0;
+  int32_t score_budget_ = 0;  // what is left of max_scored_rows in the pass that is being planned
 };
 
 }  // namespace tandem::engine

@@ -21,7 +21,7 @@ class CountingKv final : public KvPort {
  public:
   CountingKv(int32_t pages, int32_t block) : free_(pages), total_(pages), block_(block) {}
   std::optional<int32_t> admit(SequenceId id, std::span<const int32_t> tokens,
-                               const std::string& /*salt*/, int32_t headroom) override {
+                               const KvScope& /*scope*/, int32_t headroom) override {
     const int32_t need = blocks(static_cast<int32_t>(tokens.size()));
     if (need + headroom > free_) return std::nullopt;
     free_ -= need;
@@ -115,7 +115,7 @@ class TraceRunner {
       if (args.contains("cached")) kv->cached[spec.id] = number("cached", 0);
       if (command == "resident") {
         kv->reside(spec.id, static_cast<int32_t>(spec.prompt.size()));
-        scheduler->add_resident(std::move(spec), number("first", 5));
+        scheduler->add_resident(std::move(spec), {.token = number("first", 5)});
       } else {
         (void)scheduler->add(std::move(spec));
       }
@@ -171,7 +171,7 @@ class TraceRunner {
     std::ostringstream out;
     out << update.id << ":";
     if (update.admitted_cached) out << " admitted cached=" << *update.admitted_cached;
-    if (update.token) out << " token " << *update.token;
+    if (update.token) out << " token " << update.token->token;
     if (update.finish)
       out << (*update.finish == protocol::FinishReason::kStop ? " stop" : " length");
     if (update.error) out << " error " << update.error->code;
@@ -233,7 +233,7 @@ TEST(Scheduler, MoreReceivedSequencesThanMayDecodeAtOnceTakeTurns) {
   std::map<SequenceId, int> tokens;
   for (SequenceId id = 1; id <= 10; ++id) {
     kv.reside(id, 3);
-    scheduler.add_resident(spec_of(id, 3), 5);
+    scheduler.add_resident(spec_of(id, 3), {.token = 5});
   }
   for (int round = 0; round < 50; ++round) {
     const auto plan = scheduler.next(TimePoint{});
@@ -252,7 +252,7 @@ TEST(Scheduler, ReceivedSequencesDoNotKeepTheQueueOut) {
   Scheduler scheduler({.max_batch_rows = 6, .prefill_chunk = 4, .max_sequences = 2}, kv);
   for (SequenceId id = 1; id <= 9; ++id) {
     kv.reside(id, 3);
-    scheduler.add_resident(spec_of(id, 3), 5);
+    scheduler.add_resident(spec_of(id, 3), {.token = 5});
   }
   for (SequenceId id = 10; id <= 12; ++id) {
     SequenceSpec spec = spec_of(id, 8);
@@ -276,7 +276,7 @@ TEST(Scheduler, APrefillLegKeepsThePagesItAnnounced) {
   CountingKv kv(8, 4);
   Scheduler scheduler({.max_batch_rows = 8, .prefill_chunk = 1, .max_sequences = 4}, kv);
   kv.reside(1, 4);
-  scheduler.add_resident(spec_of(1, 4), 5);
+  scheduler.add_resident(spec_of(1, 4), {.token = 5});
   SequenceSpec leg = spec_of(2, 16);
   leg.hold_after_first = true;
   leg.priority = -1;
@@ -321,7 +321,7 @@ TEST(Scheduler, ATenantThatArrivesByHandoffIsLevelWithTheOthers) {
   for (SequenceId id = 1; id <= 5; ++id) ASSERT_TRUE(scheduler.add(spec_of(id, 40, "old")));
   for (int i = 0; i < 5; ++i) step();
   kv.reside(6, 4);
-  scheduler.add_resident(spec_of(6, 4, "new"), 5);
+  scheduler.add_resident(spec_of(6, 4, "new"), {.token = 5});
   ASSERT_TRUE(scheduler.add(spec_of(7, 40, "new")));
   ASSERT_TRUE(scheduler.add(spec_of(8, 40, "new")));
   ASSERT_TRUE(scheduler.add(spec_of(9, 40, "old")));

@@ -59,7 +59,7 @@ SendHandoff sender(OfferEstimate estimate = {}) {
 
 TEST(SendHandoff, PushesEachLayerOfEachBlockOnceAsItBecomesFinal) {
   auto send = sender();
-  (void)send.on_admitted(prompt(10), "", tags(3), 0, kStart);
+  (void)send.on_admitted(prompt(10), "", "", tags(3), 0, kStart);
   auto actions = send.on_open(1, 1, 77, kStart);
   ASSERT_NE(sent<protocol::OfferFrame>(actions), nullptr);
   const protocol::HandoffKey key{"h", 1, 77};
@@ -73,7 +73,7 @@ TEST(SendHandoff, PushesEachLayerOfEachBlockOnceAsItBecomesFinal) {
   EXPECT_TRUE(send.on_progress(0, 6, kStart).empty());
   for (int layer = 0; layer < 3; ++layer) actions = send.on_progress(layer, 10, kStart);
   EXPECT_EQ(sent<protocol::CommitFrame>(actions), nullptr) << "the first token is not known yet";
-  actions = send.on_prefill_done({5}, kStart);
+  actions = send.on_prefill_done({{.token = 5}}, kStart);
   const auto* commit = sent<protocol::CommitFrame>(actions);
   ASSERT_NE(commit, nullptr);
   EXPECT_EQ(commit->bytes, 3U * 600U);
@@ -85,7 +85,7 @@ TEST(SendHandoff, PushesEachLayerOfEachBlockOnceAsItBecomesFinal) {
 
 TEST(SendHandoff, SendsOnlyWhatTheReceiverLacks) {
   auto send = sender();
-  (void)send.on_admitted(prompt(8), "", tags(2), 8, kStart);
+  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
   (void)send.on_open(1, 1, 7, kStart);
   const auto actions = send.on_grant(1, {{"h", 1, 7}, {1}}, kStart);
   const auto* push = sent<protocol::PushFrame>(actions);
@@ -102,7 +102,7 @@ TEST(SendHandoff, OffersAsLateAsTheTransferAllows) {
       << "10 s of prefill left, 1 s of transfer";
   EXPECT_TRUE(should_offer(150, 1'000'000'000, estimate));
   auto send = sender(estimate);
-  (void)send.on_admitted(prompt(1000), "", tags(250), 0, kStart);
+  (void)send.on_admitted(prompt(1000), "", "", tags(250), 0, kStart);
   EXPECT_TRUE(send.on_open(1, 1, 7, kStart).empty());
   for (int layer = 0; layer < 2; ++layer)
     EXPECT_TRUE(send.on_progress(layer, 1000, kStart).empty());
@@ -111,7 +111,7 @@ TEST(SendHandoff, OffersAsLateAsTheTransferAllows) {
 
 TEST(SendHandoff, KeepsReadersUntilTheAbortIsAcknowledgedOrThePeerIsFenced) {
   auto send = sender();
-  (void)send.on_admitted(prompt(8), "", tags(2), 8, kStart);
+  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
   (void)send.on_open(1, 1, 7, kStart);
   (void)send.on_grant(1, {{"h", 1, 7}, {0}}, kStart);
   auto actions = send.on_cancel(Error{499, "client_gone", "gone"}, kStart);
@@ -133,8 +133,8 @@ TEST(SendHandoff, KeepsReadersUntilTheAbortIsAcknowledgedOrThePeerIsFenced) {
 
 TEST(SendHandoff, ALostPeerLeavesTheBlocksUnderALeaseForTheNextAttempt) {
   auto send = sender();
-  (void)send.on_admitted(prompt(8), "", tags(2), 8, kStart);
-  (void)send.on_prefill_done({3}, kStart);
+  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+  (void)send.on_prefill_done({{.token = 3}}, kStart);
   (void)send.on_open(1, 1, 7, kStart);
   (void)send.on_grant(1, {{"h", 1, 7}, {0}}, kStart);
   auto actions = send.on_peer_lost(1, kStart);
@@ -149,8 +149,8 @@ TEST(SendHandoff, ALostPeerLeavesTheBlocksUnderALeaseForTheNextAttempt) {
 
 TEST(SendHandoff, EveryWaitEnds) {
   auto send = sender();
-  (void)send.on_admitted(prompt(8), "", tags(2), 8, kStart);
-  (void)send.on_prefill_done({3}, kStart);
+  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+  (void)send.on_prefill_done({{.token = 3}}, kStart);
   auto actions = send.on_time(kStart + std::chrono::seconds(31));
   ASSERT_EQ(count<SendFinished>(actions), 1);
   EXPECT_TRUE(send.idle());
@@ -167,7 +167,7 @@ TEST(ReceiveHandoff, RefusesATransferThatDoesNotCoverItsManifest) {
     (void)receive.on_push({key, layer, 0, tags(2)}, kStart);
     (void)receive.on_copied(layer, 0, 2, true);
   }
-  const auto actions = receive.on_commit({key, 3, {0}, 2, 1200, {1}, 8, 0}, kStart);
+  const auto actions = receive.on_commit({key, 3, {0}, 2, 1200, {{.token = 1}}, 8, 0}, kStart);
   EXPECT_EQ(count<StartSequence>(actions), 0);
   EXPECT_EQ(count<ReleasePages>(actions), 1);
   EXPECT_EQ(count<ReceiveFinished>(actions), 1);
@@ -302,9 +302,10 @@ TEST(Handoff, RandomScheduleKeepsItsPromises) {
     for (int step = 0; step < 200 && !(send.idle() && receive->finished()); ++step) {
       switch (random() % 6) {
         case 0:
-          if (stage == 0) do_send(send.on_admitted(prompt(4 * blocks), "", tags(blocks), 0, now));
+          if (stage == 0)
+            do_send(send.on_admitted(prompt(4 * blocks), "", "", tags(blocks), 0, now));
           if (stage >= 1 && layer < 3) do_send(send.on_progress(layer++, 4 * blocks, now));
-          if (stage > 3) do_send(send.on_prefill_done({1}, now));
+          if (stage > 3) do_send(send.on_prefill_done({{.token = 1}}, now));
           ++stage;
           break;
         case 1:

@@ -33,7 +33,7 @@ ReceiveActions ReceiveHandoff::on_offer(const protocol::OfferFrame& frame, TimeP
   state_ = State::kReserving;
   deadline_ = now + timeouts_.progress;
   ReceiveActions actions;
-  actions.emplace_back(ReservePages{frame.tokens, frame.salt});
+  actions.emplace_back(ReservePages{frame.tokens, frame.salt, frame.adapter});
   return actions;
 }
 

@@ -25,6 +25,7 @@ namespace tandem::kv {
 struct ReservePages {  // answer with on_reserved or on_no_room
   std::vector<int32_t> tokens;
   std::string salt;
+  std::string adapter = {};
 };
 struct CopyPages {  // answer with on_copied; pages[i] of the sender -> block first_block + i here,
                     // one layer, in the page of its group
@@ -35,7 +36,7 @@ struct CopyPages {  // answer with on_copied; pages[i] of the sender -> block fi
 // The blocks are proven. Mark them, publish the full ones, start the sequence, then answer with
 // on_started.
 struct StartSequence {
-  std::vector<int32_t> first_tokens;
+  std::vector<protocol::ScoredToken> first_tokens;
   uint32_t prompt_tokens;
   uint32_t cached_tokens;
 };

@@ -49,13 +49,14 @@ SendHandoff::SendHandoff(std::string id, Shape shape, HandoffTimeouts timeouts,
 }
 
 SendActions SendHandoff::on_admitted(std::vector<int32_t> prompt, std::string salt,
-                                     std::vector<PageTag> pages, int32_t cached_tokens,
-                                     TimePoint now) {
+                                     std::string adapter, std::vector<PageTag> pages,
+                                     int32_t cached_tokens, TimePoint now) {
   SendActions actions;
   if (finished_) return actions;
   admitted_ = true;
   prompt_ = std::move(prompt);
   salt_ = std::move(salt);
+  adapter_ = std::move(adapter);
   pages_ = std::move(pages);
   blocks_ = shape_.blocks(prompt_.size());
   first_live_ = shape_.first_live(prompt_.size());
@@ -83,7 +84,8 @@ SendActions SendHandoff::on_progress(int32_t layer, int32_t end_token, TimePoint
   return actions;
 }
 
-SendActions SendHandoff::on_prefill_done(std::vector<int32_t> first_tokens, TimePoint now) {
+SendActions SendHandoff::on_prefill_done(std::vector<protocol::ScoredToken> first_tokens,
+                                         TimePoint now) {
   SendActions actions;
   if (finished_) return actions;
   done_ = true;
@@ -131,7 +133,7 @@ void SendHandoff::advance(SendActions& actions, TimePoint now) {
     a.offered = true;
     a.deadline = now + timeouts_.grant;
     actions.emplace_back(
-        SendFrame{a.peer, protocol::OfferFrame{a.key, prompt_, salt_, blocks_, bytes}});
+        SendFrame{a.peer, protocol::OfferFrame{a.key, prompt_, salt_, blocks_, bytes, adapter_}});
     return;
   }
   if (!a.granted || a.committed) return;

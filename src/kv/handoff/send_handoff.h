@@ -115,7 +115,7 @@ class SendHandoff {
 
   // The sequence is admitted; the first `cached_tokens` are final in every layer. `pages`: see
   // on_pages.
-  SendActions on_admitted(std::vector<int32_t> prompt, std::string salt,
+  SendActions on_admitted(std::vector<int32_t> prompt, std::string salt, std::string adapter,
                           std::vector<protocol::PageTag> pages, int32_t cached_tokens,
                           TimePoint now);
   // Pages of the blocks that follow those known so far, [block][group]; page -1 where a window has
@@ -123,7 +123,7 @@ class SendHandoff {
   SendActions on_pages(std::span<const protocol::PageTag> pages, TimePoint now);
   // Layer `layer` is final for every token before `end_token`.
   SendActions on_progress(int32_t layer, int32_t end_token, TimePoint now);
-  SendActions on_prefill_done(std::vector<int32_t> first_tokens, TimePoint now);
+  SendActions on_prefill_done(std::vector<protocol::ScoredToken> first_tokens, TimePoint now);
 
   SendActions on_open(PeerId peer, uint32_t attempt, uint64_t nonce, TimePoint now);
   SendActions on_grant(PeerId peer, const protocol::GrantFrame& frame, TimePoint now);
@@ -164,12 +164,13 @@ class SendHandoff {
   bool finished_ = false;
   std::vector<int32_t> prompt_;
   std::string salt_;
+  std::string adapter_;
   std::vector<protocol::PageTag> pages_;  // [block][group], of the blocks known so far
   uint32_t blocks_ = 0;
   std::vector<uint32_t> first_live_;  // by group
   int32_t cached_tokens_ = 0;
   std::vector<int32_t> final_tokens_;  // per layer
-  std::vector<int32_t> first_tokens_;
+  std::vector<protocol::ScoredToken> first_tokens_;
   std::optional<SendAttempt> attempt_;
   uint32_t last_attempt_ = 0;
   std::vector<SendDrain> drains_;
