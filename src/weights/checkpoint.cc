@@ -1,6 +1,7 @@
 #include "weights/checkpoint.h"
 
 #include <charconv>
+#include <filesystem>
 #include <utility>
 
 namespace tandem::weights {
@@ -78,7 +79,16 @@ Result<std::vector<GgufFile>> open_parts(const std::string& path, GgufFile given
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::open(const std::string& path) { return open_gguf(path); }
+Result<Checkpoint> Checkpoint::open(const std::string& path) {
+  const std::filesystem::path file(path);
+  std::error_code unused;  // what cannot be looked at cannot be opened either, and that says why
+  if (std::filesystem::is_directory(file, unused)) return open_directory(path, "");
+  if (file.extension() == ".safetensors") {
+    const std::string directory = file.parent_path().empty() ? "." : file.parent_path().string();
+    return open_directory(directory, file.filename().string());
+  }
+  return open_gguf(path);
+}
 
 Result<Checkpoint> Checkpoint::open_gguf(const std::string& path) {
   Checkpoint result;
@@ -146,6 +156,7 @@ numerics::Digest Checkpoint::digest() const {
   };
   for (size_t i = 0; i < parts_.size(); ++i) add(std::to_string(i), parts_[i].bytes());
   for (const auto& [name, document] : documents_) add(name, document.file.bytes());
+  for (const auto& [name, shard] : shards_) add(name, shard.bytes());
   return sha.finish();
 }
 
@@ -153,11 +164,13 @@ uint64_t Checkpoint::file_bytes() const {
   uint64_t sum = 0;
   for (const GgufFile& part : parts_) sum += part.file_bytes();
   for (const auto& [name, document] : documents_) sum += document.file.bytes().size();
+  for (const auto& [name, shard] : shards_) sum += shard.bytes().size();
   return sum;
 }
 
 void Checkpoint::release_resident() {
   for (const GgufFile& part : parts_) part.release_resident();
+  for (const auto& [name, shard] : shards_) shard.release_resident();
   documents_.clear();
 }
 

@@ -21,6 +21,7 @@
 #include "numerics/digest.h"
 #include "weights/gguf.h"
 #include "weights/mapped_file.h"
+#include "weights/safetensors.h"
 #include "weights/tensor.h"
 
 namespace tandem::weights {
@@ -41,8 +42,8 @@ class Checkpoint {
   // Metadata of the first part; null when this is no GGUF.
   const GgufFile* gguf() const { return parts_.empty() ? nullptr : &parts_.front(); }
 
-  // A JSON document of the directory, for example "config.json" (see kDocuments in checkpoint.cc);
-  // null when absent.
+  // A JSON document of the directory, for example "config.json" (the names are in
+  // checkpoint_directory.cc); null when absent.
   const JsonValue* json(std::string_view file_name) const;
   // The bytes of a document, JSON or not ("chat_template.jinja", "tokenizer.model",
   // "additional_chat_templates/NAME.jinja").
@@ -53,8 +54,8 @@ class Checkpoint {
   const Tensor* find_tensor(std::string_view name) const;
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
-  // SHA-256 of everything: a single GGUF's bytes; of several files each one's name, size and bytes,
-  // in the order of their names. Reads all of it.
+  // SHA-256 of everything: a single GGUF's bytes; else each file's name, size and bytes, in a fixed
+  // order. Reads all of it. Documents count, so ask before release_resident().
   numerics::Digest digest() const;
   uint64_t file_bytes() const;  // all files together
 
@@ -70,9 +71,16 @@ class Checkpoint {
 
   Checkpoint() = default;
   static Result<Checkpoint> open_gguf(const std::string& path);
+  // `file_name` of the weights in `directory`; empty: by the layout's names.
+  static Result<Checkpoint> open_directory(const std::string& directory,
+                                           const std::string& file_name);
+  Status read_documents(const std::string& directory);
+  Status read_document(const std::string& directory, const std::string& name);
+  Status open_indexed(const std::string& directory, const std::string& index_name);
   Status add_tensors(const std::vector<Tensor>& tensors);
 
-  std::vector<GgufFile> parts_;
+  std::vector<GgufFile> parts_;                    // of a GGUF
+  std::map<std::string, SafetensorsFile> shards_;  // else, by file name
   std::map<std::string, Document, std::less<>> documents_;
   std::vector<Tensor> tensors_;
   std::map<std::string, size_t, std::less<>> tensor_index_;
