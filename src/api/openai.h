@@ -97,8 +97,14 @@ class ResponseRenderer {
 };
 
 JsonValue usage_json(const protocol::Usage& usage);
-// {"object": "list", "data": [...]} with max_model_len when it is positive.
-std::string models_body(std::span<const std::string> ids, int64_t created, int64_t context_length);
+// One row of /v1/models.
+struct ModelEntry {
+  std::string id;
+  int64_t context_length = 0;  // max_model_len when positive
+  std::string parent;          // of an adapter: its base model
+};
+// {"object": "list", "data": [...]}
+std::string models_body(std::span<const ModelEntry> models, int64_t created);
 
 // POST /tokenize: {"prompt": text} or {"messages": [...], "tools"?, "add_generation_prompt"?}.
 // The result goes through render_prompt; for a plain prompt "add_special_tokens": false leaves out

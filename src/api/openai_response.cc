@@ -148,20 +148,23 @@ Result<std::string> ResponseRenderer::body() const {
   return json.dump();
 }
 
-std::string models_body(std::span<const std::string> ids, int64_t created, int64_t context_length) {
+std::string models_body(std::span<const ModelEntry> models, int64_t created) {
   JsonValue data = JsonValue::array();
-  for (const std::string& id : ids) {
+  for (const ModelEntry& entry : models) {
     JsonValue model = JsonValue::object();
-    model.set("id", JsonValue::string(id));
+    model.set("id", JsonValue::string(entry.id));
     model.set("object", JsonValue::string("model"));
     model.set("created", JsonValue::integer(created));
     model.set("owned_by", JsonValue::string("tandem"));
-    if (context_length > 0) model.set("max_model_len", JsonValue::integer(context_length));
+    if (!entry.parent.empty()) model.set("parent", JsonValue::string(entry.parent));
+    if (entry.context_length > 0)
+      model.set("max_model_len", JsonValue::integer(entry.context_length));
     data.push_back(std::move(model));
   }
-  JsonValue json = JsonValue::object({{"object", JsonValue::string("list")}});
-  json.set("data", std::move(data));
-  return json.dump();
+  JsonValue body = JsonValue::object();
+  body.set("object", JsonValue::string("list"));
+  body.set("data", std::move(data));
+  return body.dump();
 }
 
 std::string tokenize_body(std::span<const int32_t> tokens, int64_t context_length) {

@@ -398,10 +398,11 @@ TEST(ResponseRenderer, FailuresAreErrorFramesThenDone) {
 }
 
 TEST(Bodies, ModelsTokens) {
-  const std::vector<std::string> ids{"m"};
+  const std::vector<ModelEntry> models{{"m", 512, ""}, {"tuned", 512, "m"}};
   EXPECT_EQ(
-      models_body(ids, 7, 512),
-      R"({"object":"list","data":[{"id":"m","object":"model","created":7,"owned_by":"tandem","max_model_len":512}]})");
+      models_body(models, 7),
+      R"({"object":"list","data":[{"id":"m","object":"model","created":7,"owned_by":"tandem","max_model_len":512},)"
+      R"({"id":"tuned","object":"model","created":7,"owned_by":"tandem","parent":"m","max_model_len":512}]})");
   const std::vector<int32_t> tokens{1, 2};
   EXPECT_EQ(tokenize_body(tokens, 512), R"({"count":2,"max_model_len":512,"tokens":[1,2]})");
   EXPECT_EQ(detokenize_body("a\"b"), R"({"prompt":"a\"b"})");

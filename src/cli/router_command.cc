@@ -100,7 +100,7 @@ void RouterProcess::when_ready(std::function<void()> action) {
 }
 
 net::asio::awaitable<void> RouterProcess::wait_ready(std::function<void()> action) {
-  while (!router_->ready() && !draining_) co_await reactor_.sleep(std::chrono::milliseconds(5));
+  while (!router_->complete() && !draining_) co_await reactor_.sleep(std::chrono::milliseconds(5));
   if (!draining_) action();
 }
 

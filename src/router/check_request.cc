@@ -19,28 +19,28 @@ std::string ids_text(const std::vector<int32_t>& ids) {
 
 }  // namespace
 
+protocol::ContentId prefix_root(const ServedModel& model, const std::string& adapter) {
+  return protocol::root_content_id(model.lineage, model.block_tokens,
+                                   adapter.empty() ? "" : "adapter:" + adapter);
+}
+
 Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& text,
-                                     const std::shared_ptr<const ServedModel>& model) {
+                                     const ModelList& models) {
   TANDEM_TRY(body, parse_json(text));
   if (body.find("tandem") != nullptr) {
     return invalid_request("'tandem' is not a field that clients may set; remove it", "/tandem");
   }
   TANDEM_TRY(parsed, api::parse_request(endpoint, body));
-  if (parsed.model != "default" && parsed.model != model->id) {
-    return make_error(
-        404, "model_not_found",
-        "the model '" + parsed.model + "' is not served here; use '" + model->id + "' or 'default'",
-        "/model");
-  }
+  TANDEM_TRY(model, models.choose(parsed.model));
   TANDEM_TRY(prompt, api::render_prompt(parsed, *model->tokenizer, model->chat_template.get()));
   TANDEM_CHECK(api::check_context(static_cast<int64_t>(prompt.size()), parsed.sampling.max_tokens,
                                   model->context_length));
   CheckedRequest checked;
   checked.model = model;
+  if (model->has_adapter(parsed.model)) checked.adapter = parsed.model;
   checked.ids_json = ids_text(prompt);
   checked.blocks =
-      protocol::content_ids(protocol::root_content_id(model->lineage, model->block_tokens, ""),
-                            prompt, model->block_tokens);
+      protocol::content_ids(prefix_root(*model, checked.adapter), prompt, model->block_tokens);
   checked.prompt = std::move(prompt);
   checked.max_tokens = parsed.sampling.max_tokens;
   checked.stream = parsed.stream;

@@ -169,6 +169,8 @@ class FakeWorker {
   Behaviour behaviour;
   std::vector<Seen> seen;
   std::string epoch = "0123456789abcdef";
+  std::string model = "fake";
+  std::string adapters = "[]";
   std::string lineage = "lineage-1";
   std::string secret = "s3cret";
   int block_tokens = 16;
@@ -211,8 +213,8 @@ class FakeWorker {
 
   std::string info() const {
     return R"({"version":1,"role":")" + std::string(role_name(role_)) + R"(","epoch":")" + epoch +
-           R"(","model":{"id":"fake","context_length":4096,"lineage":")" + lineage +
-           R"("},"block_tokens":)" + std::to_string(block_tokens) +
+           R"(","model":{"id":")" + model + R"(","context_length":4096,"adapters":)" + adapters +
+           R"(,"lineage":")" + lineage + R"("},"block_tokens":)" + std::to_string(block_tokens) +
            R"(,"handoff_address":"unix:/fake","token_capacity":16000})";
   }
 

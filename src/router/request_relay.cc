@@ -85,10 +85,11 @@ void RequestRun::learn(const LegRun& leg, const Terminal& terminal) {
   summary_.cached_tokens = terminal.cached_tokens;
   summary_.completion_tokens = terminal.completion_tokens;
   RouterMetrics& metrics = core_->metrics;
-  metrics.prompt_tokens.add(static_cast<double>(terminal.prompt_tokens));
+  const RouterMetrics::OfModel& counted = metrics.of_model(checked_.model->id);
+  observe::Counter(counted.prompt_tokens).add(static_cast<double>(terminal.prompt_tokens));
   metrics.prefix_queries.add(static_cast<double>(terminal.prompt_tokens));
   metrics.prefix_hits.add(static_cast<double>(terminal.cached_tokens));
-  metrics.generation_tokens.add(static_cast<double>(terminal.completion_tokens));
+  observe::Counter(counted.generation_tokens).add(static_cast<double>(terminal.completion_tokens));
   const ServedModel& model = *checked_.model;
   if (placement_.prefill != kNoWorker) core_->prefixes.insert(checked_.blocks, placement_.prefill);
   // The chain goes on from the prompt's last whole block; the last token's KV was never computed.
@@ -96,9 +97,8 @@ void RequestRun::learn(const LegRun& leg, const Terminal& terminal) {
   std::vector<int32_t> tail(checked_.prompt.begin() + whole, checked_.prompt.end());
   const auto& ids = terminal.completion_ids;
   if (!ids.empty()) tail.insert(tail.end(), ids.begin(), ids.end() - 1);
-  const auto parent = checked_.blocks.empty()
-                          ? protocol::root_content_id(model.lineage, model.block_tokens, "")
-                          : checked_.blocks.back();
+  const auto parent =
+      checked_.blocks.empty() ? prefix_root(model, checked_.adapter) : checked_.blocks.back();
   std::vector<protocol::ContentId> all = checked_.blocks;
   for (const protocol::ContentId& id : protocol::content_ids(parent, tail, model.block_tokens))
     all.push_back(id);

@@ -126,7 +126,7 @@ PlacementRequest RequestRun::placement_request() const {
 
 void RequestRun::place_all() {
   const auto held = core_->prefixes.match(checked_.blocks, core_->registry.size());
-  const auto snapshots = core_->registry.snapshots(core_->ledger, held);
+  const auto snapshots = core_->registry.snapshots(*checked_.model, core_->ledger, held);
   const bool again = !handoff_id_.empty();
   placement_ = choose_placement(snapshots, placement_request(), core_->options.policy);
   if (!placement_.found()) return apply(legs_.not_placed());
@@ -140,8 +140,9 @@ void RequestRun::place_all() {
 
 void RequestRun::place_answer() {
   const auto held = core_->prefixes.match(checked_.blocks, core_->registry.size());
-  const WorkerId worker = choose_decode(core_->registry.snapshots(core_->ledger, held),
-                                        placement_request(), core_->options.policy);
+  const WorkerId worker =
+      choose_decode(core_->registry.snapshots(*checked_.model, core_->ledger, held),
+                    placement_request(), core_->options.policy);
   if (worker == kNoWorker) return apply(legs_.not_placed());
   core_->metrics.answer_retries.add();
   placement_.answer = worker;

@@ -22,6 +22,7 @@ namespace tandem::router {
 // A request that was read and found good.
 struct CheckedRequest {
   std::shared_ptr<const ServedModel> model;
+  std::string adapter;  // empty: the model itself
   std::vector<int32_t> prompt;
   std::string ids_json;                     // the prompt's ids, shared by every leg's body
   std::vector<protocol::ContentId> blocks;  // of the prompt
@@ -37,7 +38,10 @@ struct CheckedRequest {
 // Reads, checks, renders and tokenizes a body (the fields from headers are the caller's). Pure; any
 // thread.
 Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& body,
-                                     const std::shared_ptr<const ServedModel>& model);
+                                     const ModelList& models);
+
+// The root of a request's blocks in the router's own map of prefixes.
+protocol::ContentId prefix_root(const ServedModel& model, const std::string& adapter);
 
 class RequestRun : public std::enable_shared_from_this<RequestRun> {
  public:
@@ -60,6 +64,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
     double first_byte_seconds = 0;
   };
   const Summary& summary() const { return summary_; }
+  const std::string& model() const { return checked_.model->id; }
 
  private:
   // One dispatch of one leg: what apply() must be able to cancel while its coroutine waits.

@@ -70,11 +70,11 @@ Error draining_error() { return {503, "draining", "the router is shutting down"}
 awaitable<Result<CheckedRequest>> check(std::shared_ptr<RouterCore> core, api::Endpoint endpoint,
                                         net::HttpRequest& request) {
   if (core->draining) co_return tl::unexpected(draining_error());
-  const auto model = core->registry.model();
-  if (!model) co_return tl::unexpected(not_ready_error());
   Result<CheckedRequest> checked = co_await net::run_on_body<CheckedRequest>(
       core->pool, core->reactor, request.body,
-      [endpoint, model](const std::string& body) { return check_request(endpoint, body, model); },
+      [endpoint, models = core->registry.models()](const std::string& body) {
+        return check_request(endpoint, body, *models);
+      },
       core->options.preparation_timeout);
   if (!checked) co_return checked;
   checked->report = request.headers.get("x-tandem-report") == "1";
@@ -116,6 +116,7 @@ awaitable<int> generate(std::shared_ptr<RouterCore> core, api::Endpoint endpoint
   }
   checked->request_id = request_id;
   const auto run = std::make_shared<RequestRun>(core, request, responder, std::move(*checked));
+  core->metrics.of_model(run->model()).requests.add();
   core->metrics.running.add(1);
   co_await run->serve();
   core->metrics.running.add(-1);
@@ -124,17 +125,26 @@ awaitable<int> generate(std::shared_ptr<RouterCore> core, api::Endpoint endpoint
   co_return run->summary().status;
 }
 
-Result<std::string> tokenize(const ServedModel& model, const std::string& text) {
-  TANDEM_TRY(body, parse_json(text));
-  TANDEM_TRY(parsed, api::parse_tokenize_request(body));
-  TANDEM_TRY(tokens, api::tokenize(parsed, *model.tokenizer, model.chat_template.get()));
-  return api::tokenize_body(tokens, model.context_length);
+Result<ModelList::Pointer> model_of(const JsonValue& body, const ModelList& models) {
+  const JsonValue* const name = body.find("model");
+  if (name != nullptr && !name->is_null() && !name->is_string())
+    return invalid_request("'model' must be a string", "/model");
+  return models.choose(name == nullptr || name->is_null() ? "default" : name->as_string());
 }
 
-Result<std::string> detokenize(const ServedModel& model, const std::string& text) {
+Result<std::string> tokenize(const ModelList& models, const std::string& text) {
   TANDEM_TRY(body, parse_json(text));
-  TANDEM_TRY(tokens, api::parse_detokenize_request(body, *model.tokenizer));
-  return api::detokenize_body(model.tokenizer->decode(tokens, true));
+  TANDEM_TRY(parsed, api::parse_tokenize_request(body));
+  TANDEM_TRY(model, model_of(body, models));
+  TANDEM_TRY(tokens, api::tokenize(parsed, *model->tokenizer, model->chat_template.get()));
+  return api::tokenize_body(tokens, model->context_length);
+}
+
+Result<std::string> detokenize(const ModelList& models, const std::string& text) {
+  TANDEM_TRY(body, parse_json(text));
+  TANDEM_TRY(model, model_of(body, models));
+  TANDEM_TRY(tokens, api::parse_detokenize_request(body, *model->tokenizer));
+  return api::detokenize_body(model->tokenizer->decode(tokens, true));
 }
 
 using CorePointer = std::shared_ptr<RouterCore>;
@@ -154,21 +164,21 @@ awaitable<int> completions_route(CorePointer core, net::HttpRequest& request,
 }
 
 awaitable<int> models_route(CorePointer core, net::HttpRequest&, IdentifiedResponder& responder) {
-  const auto& model = core->registry.model();
-  std::vector<std::string> ids;
-  if (model) ids.push_back(model->id);
-  return answer(responder, 200,
-                api::models_body(ids, core->created, model ? model->context_length : 0));
+  std::vector<api::ModelEntry> entries;
+  for (const auto& model : core->registry.models()->all()) {
+    entries.push_back({model->id, model->context_length, ""});
+    for (const std::string& adapter : model->adapters)
+      entries.push_back({adapter, model->context_length, model->id});
+  }
+  return answer(responder, 200, api::models_body(entries, core->created));
 }
 
-template <Result<std::string> (*Work)(const ServedModel&, const std::string&)>
+template <Result<std::string> (*Work)(const ModelList&, const std::string&)>
 awaitable<int> local_route(CorePointer core, net::HttpRequest& request,
                            IdentifiedResponder& responder) {
-  const auto model = core->registry.model();
-  if (!model) co_return co_await answer_error(responder, not_ready_error());
   Result<std::string> body = co_await net::run_on_body<std::string>(
       core->pool, core->reactor, request.body,
-      [model](const std::string& text) { return Work(*model, text); },
+      [models = core->registry.models()](const std::string& text) { return Work(*models, text); },
       core->options.preparation_timeout);
   if (!body) co_return co_await answer_error(responder, body.error());
   co_return co_await answer(responder, 200, std::move(*body));
@@ -343,6 +353,7 @@ void Router::begin_drain(Duration limit) {
 }
 
 bool Router::ready() const { return !core_->draining && core_->registry.ready(); }
+bool Router::complete() const { return core_->registry.complete(); }
 bool Router::idle() const { return core_->ledger.idle() && core_->runs.empty(); }
 observe::Metrics& Router::metrics() { return core_->metrics_store; }
 

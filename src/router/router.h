@@ -1,5 +1,6 @@
 // Router: an HTTP handler that spreads requests over prefill, decode and unified workers and owns
-// both legs of each.
+// both legs of each. The workers say what they serve: those with the same served name are one
+// model's, and a request goes to the workers of the model, or of the adapter, that it names.
 //
 //   Router router(reactor, options);              // options name the workers
 //   TANDEM_CHECK(router.start());
@@ -69,7 +70,8 @@ class Router {
   // /ready and new generation requests get 503 from now on. Running ones go on for `limit`; what
   // still runs then ends with an error answer or an error frame. Zero: no limit.
   void begin_drain(Duration limit = Duration::zero());
-  bool ready() const;
+  bool ready() const;     // some model can be served
+  bool complete() const;  // every worker is up
   // Exactly zero legs and tokens in flight on every worker.
   bool idle() const;
   observe::Metrics& metrics();

@@ -33,6 +33,7 @@ class RouterTest : public testing::Test {
     for (int i = 0; i < prefills; ++i) add(WorkerRole::kPrefill, p);
     for (int i = 0; i < decodes; ++i) add(WorkerRole::kDecode, d);
     for (int i = 0; i < unified; ++i) add(WorkerRole::kUnified, u);
+    if (before_start) before_start();
     router.emplace(reactor, options);
     ASSERT_TRUE(router->start());
     server.emplace(reactor, net::ServerOptions{}, router->handler(), router->gate());
@@ -42,7 +43,7 @@ class RouterTest : public testing::Test {
   }
 
   awaitable<void> whole_test(std::function<awaitable<void>()> body) {
-    co_await until([&] { return router->ready(); });
+    co_await until([&] { return router->complete(); });
     EXPECT_TRUE(router->ready());
     co_await body();
     co_await until([&] { return router->idle(); });
@@ -119,6 +120,7 @@ class RouterTest : public testing::Test {
     return count;
   }
 
+  std::function<void()> before_start;  // the fake workers are there, the router is not
   RouterOptions options;
   net::Reactor reactor;
   std::vector<std::unique_ptr<FakeWorker>> p, d, u;

@@ -6,10 +6,6 @@ RouterMetrics::RouterMetrics(observe::Metrics& metrics) : metrics_(metrics) {
   const auto counter = [&](const char* name, const char* help) {
     return metrics.counter(name, help);
   };
-  prompt_tokens = counter("tandem_prompt_tokens_total",
-                          "Prompt tokens of finished requests, as told to clients.");
-  generation_tokens =
-      counter("tandem_generation_tokens_total", "Generated tokens of finished requests.");
   prefix_queries =
       counter("tandem_prefix_cache_queries_total", "Prompt tokens that could have been cached.");
   prefix_hits = counter("tandem_prefix_cache_hits_total", "Prompt tokens whose KV was reused.");
@@ -48,11 +44,27 @@ void RouterMetrics::count_request(const std::string& route, int status) {
   found->second.add();
 }
 
+RouterMetrics::OfModel& RouterMetrics::of_model(const std::string& id) {
+  const auto found = models_.find(id);
+  if (found != models_.end()) return found->second;
+  const observe::Labels labels{{"model_name", id}};
+  return models_
+      .emplace(id, OfModel{metrics_.counter("tandem_router_model_requests_total",
+                                            "Generation requests placed, by model.", labels),
+                           metrics_.counter(
+                               "tandem_prompt_tokens_total",
+                               "Prompt tokens of finished requests, as told to clients.", labels),
+                           metrics_.counter("tandem_generation_tokens_total",
+                                            "Generated tokens of finished requests.", labels)})
+      .first->second;
+}
+
 void RouterMetrics::sample(const WorkerRegistry& registry, const LoadLedger& ledger,
                            const PrefixMap& prefixes) {
   for (WorkerId id = 0; id < registry.size(); ++id) {
     const observe::Labels labels{{"worker", registry.url_text(id)},
-                                 {"role", role_name(registry.role(id))}};
+                                 {"role", role_name(registry.role(id))},
+                                 {"model_name", registry.info(id).model_id}};
     const Load& load = ledger.of(id);
     metrics_.gauge("tandem_router_worker_up", "1 when the worker answers its polls.", labels)
         .set(registry.up(id) ? 1 : 0);

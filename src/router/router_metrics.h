@@ -20,7 +20,13 @@ class RouterMetrics {
   void count_request(const std::string& route, int status);
   void sample(const WorkerRegistry& registry, const LoadLedger& ledger, const PrefixMap& prefixes);
 
-  observe::Counter prompt_tokens, generation_tokens, prefix_queries, prefix_hits, kv_bytes;
+  // Labelled with the model's served name: one that workers gave, never a client's text.
+  struct OfModel {
+    observe::Counter requests, prompt_tokens, generation_tokens;
+  };
+  OfModel& of_model(const std::string& id);
+
+  observe::Counter prefix_queries, prefix_hits, kv_bytes;
   observe::Counter local_prefills, prefill_retries, answer_retries, disconnects, broken_streams;
   observe::Histogram time_to_first_token, request_latency;
   observe::Gauge running;
@@ -28,6 +34,7 @@ class RouterMetrics {
  private:
   observe::Metrics& metrics_;
   std::map<std::pair<std::string, int>, observe::Counter> requests_;
+  std::map<std::string, OfModel> models_;
   observe::Gauge prefix_blocks_, prefix_bytes_;
 };
 

@@ -221,8 +221,11 @@ TEST_F(RouterTest, MetricsCountWhatClientsWereTold) {
     co_await get("/nothing");
     const std::string text = (co_await get("/metrics")).body;
     const std::string prompt = std::to_string(2 * p[0]->seen[0].prompt_tokens());
-    EXPECT_NE(text.find("tandem_prompt_tokens_total " + prompt + "\n"), std::string::npos) << text;
-    EXPECT_NE(text.find("tandem_generation_tokens_total 10\n"), std::string::npos);
+    EXPECT_NE(text.find("tandem_prompt_tokens_total{model_name=\"fake\"} " + prompt + "\n"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("tandem_generation_tokens_total{model_name=\"fake\"} 10\n"),
+              std::string::npos);
     EXPECT_NE(text.find("tandem_prefix_cache_hits_total 8\n"), std::string::npos);
     EXPECT_NE(text.find("tandem_kv_transfer_bytes_total 8192\n"), std::string::npos);
     EXPECT_NE(

@@ -64,6 +64,13 @@ Result<WorkerInfo> parse_worker_info(const JsonValue& json) {
       static_cast<int32_t>(std::clamp<int64_t>(number_of(&json, "block_tokens"), 0, 1 << 16));
   info.handoff_address = text_of(&json, "handoff_address");
   info.token_capacity = number_of(&json, "token_capacity");
+  if (const JsonValue* const adapters = model == nullptr ? nullptr : model->find("adapters");
+      adapters != nullptr && adapters->is_array()) {
+    for (const JsonValue& name : adapters->items()) {
+      if (name.is_string()) info.adapters.push_back(name.as_string());
+    }
+    std::sort(info.adapters.begin(), info.adapters.end());
+  }
   if (info.epoch.empty() || info.model_id.empty() || info.context_length <= 0 ||
       info.block_tokens <= 0) {
     return bad("lacks epoch, model or block_tokens");
@@ -162,10 +169,11 @@ net::asio::awaitable<bool> WorkerRegistry::poll_once(WorkerId id) {
     Result<WorkerInfo> parsed = json ? parse_worker_info(*json) : tl::unexpected(json.error());
     accepted =
         parsed ? accept_info(worker, id, std::move(*parsed)) : tl::unexpected(parsed.error());
-    if (accepted && (!model_ || model_->lineage != worker.info.lineage))
-      accepted = co_await load_model(id);
+    const auto model = models_->named(worker.info.model_id);
+    if (accepted && !(model && serves(id, *model))) accepted = co_await load_model(id);
   }
   if (stopping_ || worker.url_text != url_before) co_return true;
+  forget_unserved_models();
   if (accepted) {
     worker.complaint.clear();
     set_state(id, State::kUp, "");
@@ -191,25 +199,65 @@ Status WorkerRegistry::accept_info(Worker& worker, WorkerId id, WorkerInfo info)
                       std::string("it is a ") + role_name(worker.info.role) +
                           " worker but was given as a " + role_name(worker.role) + " worker");
   }
-  if (model_ && model_->lineage != worker.info.lineage && lineage_in_use(id)) {
-    return make_error(
-        502, "wrong_model",
-        "it serves '" + worker.info.model_id + "', another model than the other workers");
+  return check_agreement(worker.info, id);
+}
+
+// Workers of one model agree in all that a request may meet: it can land on any of them.
+Status WorkerRegistry::check_agreement(const WorkerInfo& info, WorkerId id) const {
+  for (const ModelList::Pointer& other : models_->all()) {
+    if (other->id != info.model_id &&
+        (other->has_adapter(info.model_id) ||
+         std::any_of(info.adapters.begin(), info.adapters.end(), [&](const std::string& name) {
+           return name == other->id || other->has_adapter(name);
+         })))
+      return make_error(502, "name_taken",
+                        "it serves '" + info.model_id + "' with names that '" + other->id +
+                            "' has already; give other names (--served-model-name, --adapter)");
   }
-  if (model_ && model_->lineage == worker.info.lineage &&
-      model_->block_tokens != worker.info.block_tokens && lineage_in_use(id)) {
+  const auto model = models_->named(info.model_id);
+  if (!model || !in_use(*model, id)) return {};
+  if (model->lineage != info.lineage) {
+    return make_error(502, "wrong_model",
+                      "it serves another model under the name '" + info.model_id +
+                          "' than the other workers; give it another --served-model-name");
+  }
+  if (model->block_tokens != info.block_tokens) {
     return make_error(502, "wrong_block_size",
-                      "it was started with --block-tokens " +
-                          std::to_string(worker.info.block_tokens) +
+                      "it was started with --block-tokens " + std::to_string(info.block_tokens) +
                           ", but the other workers of its model with " +
-                          std::to_string(model_->block_tokens) + "; give all the same");
+                          std::to_string(model->block_tokens) + "; give all the same");
+  }
+  if (model->adapters != info.adapters) {
+    return make_error(502, "wrong_adapters",
+                      "it has other adapters than the other workers of its model; give all the "
+                      "same --adapter options");
   }
   return {};
 }
 
-bool WorkerRegistry::lineage_in_use(WorkerId except) const {
+bool WorkerRegistry::serves(WorkerId id, const ServedModel& model) const {
+  const WorkerInfo& info = workers_[id]->info;
+  return info.model_id == model.id && info.lineage == model.lineage &&
+         info.block_tokens == model.block_tokens && info.adapters == model.adapters;
+}
+
+// A model whose workers are down is still known; one that they stopped serving is not.
+void WorkerRegistry::forget_unserved_models() {
+  const auto unserved = [this](const ModelList::Pointer& model) {
+    for (WorkerId id = 0; id < workers_.size(); ++id) {
+      if (serves(id, *model)) return false;
+    }
+    return true;
+  };
+  if (std::none_of(models_->all().begin(), models_->all().end(), unserved)) return;
+  std::vector<ModelList::Pointer> all = models_->all();
+  std::erase_if(all, unserved);
+  models_ = std::make_shared<const ModelList>(std::move(all));
+}
+
+bool WorkerRegistry::in_use(const ServedModel& model, WorkerId except) const {
   for (WorkerId id = 0; id < workers_.size(); ++id) {
-    if (id != except && up(id) && workers_[id]->info.lineage == model_->lineage) return true;
+    if (id != except && up(id) && serves(id, model)) return true;
   }
   return false;
 }
@@ -230,6 +278,7 @@ net::asio::awaitable<Status> WorkerRegistry::load_model(WorkerId id) {
   model->context_length = info.context_length;
   model->lineage = info.lineage;
   model->block_tokens = info.block_tokens;
+  model->adapters = info.adapters;
   if (!spec->chat_template.empty()) {
     Result<text::ChatTemplate> chat_template = text::ChatTemplate::parse(spec->chat_template);
     if (!chat_template) co_return tl::unexpected(chat_template.error());
@@ -240,10 +289,14 @@ net::asio::awaitable<Status> WorkerRegistry::load_model(WorkerId id) {
   if (!tokenizer) co_return tl::unexpected(tokenizer.error());
   model->tokenizer = std::move(*tokenizer);
   // Two pollers may load at once; the first wins if they agree.
-  if (!model_ || model_->lineage != info.lineage) {
-    observe::log_info("serving '{}' with a context of {} tokens", model->id, model->context_length);
-    model_ = std::move(model);
-  }
+  const auto known = models_->named(info.model_id);
+  if (known && serves(id, *known)) co_return Status();
+  if (Status agrees = check_agreement(info, id); !agrees) co_return agrees;
+  observe::log_info("serving '{}' with a context of {} tokens", model->id, model->context_length);
+  std::vector<ModelList::Pointer> all = models_->all();
+  std::erase(all, known);
+  all.push_back(std::move(model));
+  models_ = std::make_shared<const ModelList>(std::move(all));
   co_return Status();
 }
 
@@ -271,22 +324,36 @@ bool WorkerRegistry::available(WorkerId id) const {
   return up(id) && workers_[id]->open_until <= std::chrono::steady_clock::now();
 }
 
-bool WorkerRegistry::ready() const {
+bool WorkerRegistry::servable(const ServedModel& model) const {
   bool prefill = false;
   bool decode = false;
   for (WorkerId id = 0; id < workers_.size(); ++id) {
-    if (!up(id)) continue;
-    if (role(id) == WorkerRole::kUnified) return model_ != nullptr;
+    if (!up(id) || !serves(id, model)) continue;
+    if (role(id) == WorkerRole::kUnified) return true;
     (role(id) == WorkerRole::kPrefill ? prefill : decode) = true;
   }
-  return prefill && decode && model_ != nullptr;
+  return prefill && decode;
 }
 
-std::vector<WorkerSnapshot> WorkerRegistry::snapshots(const LoadLedger& ledger,
+bool WorkerRegistry::ready() const {
+  return std::any_of(models_->all().begin(), models_->all().end(),
+                     [&](const ModelList::Pointer& model) { return servable(*model); });
+}
+
+bool WorkerRegistry::complete() const {
+  for (WorkerId id = 0; id < workers_.size(); ++id) {
+    if (!up(id)) return false;
+  }
+  return ready();
+}
+
+std::vector<WorkerSnapshot> WorkerRegistry::snapshots(const ServedModel& model,
+                                                      const LoadLedger& ledger,
                                                       const std::vector<int32_t>& held) const {
   std::vector<WorkerSnapshot> all;
   all.reserve(workers_.size());
   for (WorkerId id = 0; id < workers_.size(); ++id) {
+    if (!serves(id, model)) continue;
     const Worker& worker = *workers_[id];
     const Load& load = ledger.of(id);
     WorkerSnapshot snapshot;

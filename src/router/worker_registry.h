@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -34,10 +36,11 @@ struct WorkerInfo {
   int32_t block_tokens = 16;
   std::string handoff_address;  // "unix:/path"; prefill only
   int64_t token_capacity = 0;   // what its KV memory holds
+  std::vector<std::string> adapters;  // LoRA adapters by their served names, sorted
 };
 Result<WorkerInfo> parse_worker_info(const JsonValue& json);
 
-// What is served. Requests in flight keep theirs.
+// A model that is served: what all of its workers have in common. Requests in flight keep theirs.
 struct ServedModel {
   std::string id;
   int64_t context_length = 0;
@@ -45,6 +48,26 @@ struct ServedModel {
   int32_t block_tokens = 16;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatTemplate> chat_template;  // null: the model has none
+  std::vector<std::string> adapters;
+
+  bool has_adapter(std::string_view name) const;
+};
+
+// Every model that was seen, in the order in which they came. Immutable: a change is a new list.
+class ModelList {
+ public:
+  using Pointer = std::shared_ptr<const ServedModel>;
+  explicit ModelList(std::vector<Pointer> models = {}) : models_(std::move(models)) {}
+
+  const std::vector<Pointer>& all() const { return models_; }
+  Pointer named(std::string_view id) const;  // a model, not an adapter; null: none
+  // What a request that names `name` gets: a model, the base model of an adapter, or for "default"
+  // the only model. Errors: 404 "model_not_found" and 400 "model_required", with the names.
+  Result<Pointer> choose(const std::string& name) const;
+
+ private:
+  std::string names() const;
+  std::vector<Pointer> models_;
 };
 
 struct RegistryOptions {
@@ -79,12 +102,16 @@ class WorkerRegistry {
   const WorkerInfo& info(WorkerId worker) const { return workers_[worker]->info; }
   bool up(WorkerId worker) const { return workers_[worker]->state == State::kUp; }
   bool available(WorkerId worker) const;
-  // Some pair, or a unified worker, can take requests.
+  // Some model has a pair, or a unified worker, that can take requests.
   bool ready() const;
-  const std::shared_ptr<const ServedModel>& model() const { return model_; }
+  // Every worker is up.
+  bool complete() const;
+  bool servable(const ServedModel& model) const;
+  // Never null.
+  const std::shared_ptr<const ModelList>& models() const { return models_; }
 
-  // `held`: leading blocks by worker, or empty.
-  std::vector<WorkerSnapshot> snapshots(const LoadLedger& ledger,
+  // The workers of `model`. `held`: leading blocks by worker, or empty.
+  std::vector<WorkerSnapshot> snapshots(const ServedModel& model, const LoadLedger& ledger,
                                         const std::vector<int32_t>& held) const;
 
   // From legs. A failure to connect takes the worker down at once, another one makes the poller
@@ -119,7 +146,10 @@ class WorkerRegistry {
                                                        Duration limit, size_t max_bytes);
   net::asio::awaitable<Status> load_model(WorkerId id);
   Status accept_info(Worker& worker, WorkerId id, WorkerInfo info);
-  bool lineage_in_use(WorkerId except) const;
+  Status check_agreement(const WorkerInfo& info, WorkerId id) const;
+  void forget_unserved_models();
+  bool in_use(const ServedModel& model, WorkerId except) const;
+  bool serves(WorkerId id, const ServedModel& model) const;
   void set_state(WorkerId id, State state, const std::string& why);
   void complain(Worker& worker, const std::string& what);
 
@@ -129,7 +159,7 @@ class WorkerRegistry {
   Events events_;
   bool stopping_ = false;
   std::vector<std::unique_ptr<Worker>> workers_;
-  std::shared_ptr<const ServedModel> model_;
+  std::shared_ptr<const ModelList> models_ = std::make_shared<const ModelList>();
 };
 
 const char* role_name(WorkerRole role);

@@ -100,9 +100,8 @@ awaitable<void> Worker::Routes::tokenizer(Request&, Responder& responder) {
 }
 
 awaitable<void> Worker::Routes::models(Request&, Responder& responder) {
-  const std::string names[] = {worker.served_.name};
-  co_await send_json(responder, 200,
-                     api::models_body(names, std::time(nullptr), worker.engine_->context_length()));
+  const api::ModelEntry entries[] = {{worker.served_.name, worker.engine_->context_length(), ""}};
+  co_await send_json(responder, 200, api::models_body(entries, std::time(nullptr)));
 }
 
 awaitable<void> Worker::Routes::chat(Request& request, Responder& responder) {
