@@ -19,9 +19,10 @@ int report(const Error& error) {
   return error.code == "invalid_option" || error.code == "invalid_config" ? 2 : 1;
 }
 
-void WorkerFlags::declare(config::Options& options) {
+void WorkerFlags::declare(config::Options& options, bool model_required) {
   options.positional(model, "MODEL",
-                     "path of a GGUF file, or scripted:FILE (a script that answers, for tests)");
+                     "path of a GGUF file, or scripted:FILE (a script that answers, for tests)",
+                     model_required);
   options.value(name, "served-model-name", "NAME", "id in /v1/models; else the file's name");
   options.choice(numerics, "numerics", {"fast", "exact"},
                  "fast: quantized activations, BF16 KV; exact: float32, for references");

@@ -25,7 +25,7 @@ struct WorkerFlags {
   Duration drain = std::chrono::seconds(30);
   std::string log_level = "info";
 
-  void declare(config::Options& options);
+  void declare(config::Options& options, bool model_required = true);
   // The same options as words for a child process (model and numbers of this worker are the
   // caller's).
   std::vector<std::string> words() const;

@@ -1,5 +1,5 @@
-// `tandem up`: the whole stack for one model on this machine. This process is the router and the
-// supervisor; every worker is a process of its own.
+// `tandem up`: the whole stack for one or several models on this machine. This process is the
+// router and the supervisor; every worker is a process of its own.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -22,55 +22,111 @@ struct Pool {
   int32_t count;
 };
 
-std::vector<ChildSpec> child_specs(const std::vector<Pool>& pools, WorkerFlags flags,
-                                   const std::string& secret) {
+struct ModelChoice {
+  std::string name;  // empty: the worker's default, the file's name
+  std::string path;
+};
+
+// "NAME=PATH" or "PATH".
+ModelChoice parse_model(const std::string& text) {
+  const size_t equals = text.find('=');
+  const bool named = equals != std::string::npos && equals > 0 &&
+                     text.find_first_of("/:") > equals;  // else the sign is part of a path
+  return named ? ModelChoice{text.substr(0, equals), text.substr(equals + 1)}
+               : ModelChoice{"", text};
+}
+
+// One worker process to be.
+struct Planned {
+  size_t model;
+  router::WorkerRole role;
+  ChildSpec spec;
+};
+
+std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
+                                  const std::vector<Pool>& pools, WorkerFlags flags,
+                                  const std::string& secret) {
   int32_t workers = 0;
-  for (const Pool& pool : pools) workers += pool.count;
+  for (const Pool& pool : pools) workers += pool.count * static_cast<int32_t>(models.size());
   const auto cores = static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
   if (flags.threads == 0) flags.threads = std::max(1, cores / workers);
-  std::vector<ChildSpec> specs;
-  for (const Pool& pool : pools) {
-    for (int32_t i = 0; i < pool.count; ++i) {
-      ChildSpec spec;
-      spec.name = std::string(pool.name) + "-" + std::to_string(i);
-      spec.words = {"worker"};
-      const auto words = flags.words();
-      spec.words.insert(spec.words.end(), words.begin(), words.end());
-      spec.words.insert(spec.words.end(), {"--role", pool.name});
-      // In the environment, where other users of the machine cannot read it.
-      spec.environment = {"TANDEM_SECRET=" + secret, "TANDEM_LOG_NAME=" + spec.name};
-      specs.push_back(std::move(spec));
+  std::vector<Planned> planned;
+  for (size_t model = 0; model < models.size(); ++model) {
+    flags.model = models[model].path;
+    flags.name = models[model].name;
+    const std::string prefix = models.size() > 1 ? std::to_string(model) + "-" : "";
+    for (const Pool& pool : pools) {
+      for (int32_t i = 0; i < pool.count; ++i) {
+        ChildSpec spec;
+        spec.name = prefix + pool.name + "-" + std::to_string(i);
+        spec.words = {"worker"};
+        const auto words = flags.words();
+        spec.words.insert(spec.words.end(), words.begin(), words.end());
+        spec.words.insert(spec.words.end(), {"--role", pool.name});
+        // In the environment, where other users of the machine cannot read it.
+        spec.environment = {"TANDEM_SECRET=" + secret, "TANDEM_LOG_NAME=" + spec.name};
+        planned.push_back({model, pool.role, std::move(spec)});
+      }
     }
   }
-  return specs;
+  return planned;
+}
+
+// What each model is served as; an error when two would have one name.
+Result<std::vector<const ChildReady*>> by_model(const std::vector<Planned>& planned,
+                                                const std::vector<ChildReady>& ready,
+                                                size_t models) {
+  std::vector<const ChildReady*> found(models);
+  for (size_t i = 0; i < planned.size(); ++i) {
+    for (size_t other = 0; other < planned[i].model; ++other) {
+      if (found[other]->model == ready[i].model) {
+        return make_error(400, "invalid_option",
+                          "Two models would be served as \"" + ready[i].model +
+                              "\"; name them: --model NAME=PATH.");
+      }
+    }
+    found[planned[i].model] = &ready[i];
+  }
+  return found;
 }
 
 }  // namespace
 
 int run_up(const Arguments& arguments) {
   config::Options options("up",
-                          "Serves a model on this machine: a router, and prefill and decode "
-                          "workers as processes of their own.");
+                          "Serves one or several models on this machine: a router, and prefill and "
+                          "decode workers of each model as processes of their own.");
   WorkerFlags flags;
   RouterFlags router_flags;
   int32_t prefill = -1;
   int32_t decode = -1;
   int32_t unified = 0;
-  flags.declare(options);
+  std::vector<std::string> model_texts;
+  flags.declare(options, false);
+  options.list(model_texts, "model", "[NAME=]PATH",
+               "further models, each with workers of its own; requests choose by name");
   router_flags.declare(options);
-  options.value(prefill, "prefill", "N", "prefill workers; -1: 1 unless --unified is given", -1,
+  options.value(prefill, "prefill", "N",
+                "prefill workers of each model; -1: 1 unless --unified is given", -1, 64);
+  options.value(decode, "decode", "N",
+                "decode workers of each model; -1: 1 unless --unified is given", -1, 64);
+  options.value(unified, "unified", "N", "workers of each model that do both, instead of a pair", 0,
                 64);
-  options.value(decode, "decode", "N", "decode workers; -1: 1 unless --unified is given", -1, 64);
-  options.value(unified, "unified", "N", "workers that do both, instead of a pair", 0, 64);
   options.example("tandem up models/smollm2-135m-instruct.Q4_1.gguf");
   options.example(
       "tandem up model.gguf --port 9000 --prefill 1 --decode 2 --kv-memory 2G --api-key SECRET");
+  options.example("tandem up --model small=smollm2.gguf --model large=gemma.gguf --unified 1");
   auto parsed = options.parse(arguments);
   if (!parsed) return report(parsed.error());
   if (parsed->help) {
     std::fputs(parsed->help->c_str(), stdout);
     return 0;
   }
+  std::vector<ModelChoice> models;
+  if (!flags.model.empty()) models.push_back({flags.name, flags.model});
+  for (const std::string& text : model_texts) models.push_back(parse_model(text));
+  if (models.empty())
+    return report(Error{400, "invalid_option", "MODEL is missing (see tandem up --help)"});
   if (prefill < 0) prefill = unified > 0 ? 0 : 1;
   if (decode < 0) decode = unified > 0 ? 0 : 1;
   if (unified == 0 && (prefill == 0 || decode == 0)) {
@@ -84,10 +140,9 @@ int run_up(const Arguments& arguments) {
   const std::vector<Pool> pools = {{"prefill", router::WorkerRole::kPrefill, prefill},
                                    {"decode", router::WorkerRole::kDecode, decode},
                                    {"unified", router::WorkerRole::kUnified, unified}};
-  auto specs = child_specs(pools, flags, secret);
-  std::vector<std::string> names;
-  names.reserve(specs.size());
-  for (const auto& spec : specs) names.push_back(spec.name);
+  const std::vector<Planned> planned = plan_workers(models, pools, flags, secret);
+  std::vector<ChildSpec> specs;
+  for (const Planned& worker : planned) specs.push_back(worker.spec);
   Supervisor supervisor(std::move(specs));
   std::mutex mutex;
   std::unique_ptr<RouterProcess> process;
@@ -102,13 +157,12 @@ int run_up(const Arguments& arguments) {
   std::vector<BudgetLine> budget;
   workers.reserve(ready->size());
   budget.reserve(ready->size());
-  size_t index = 0;
-  for (const Pool& pool : pools) {
-    for (int32_t i = 0; i < pool.count; ++i, ++index) {
-      workers.push_back({"http://127.0.0.1:" + std::to_string((*ready)[index].port), pool.role});
-      budget.push_back({names[index], (*ready)[index].memory});
-    }
+  for (size_t i = 0; i < planned.size(); ++i) {
+    workers.push_back({"http://127.0.0.1:" + std::to_string((*ready)[i].port), planned[i].role});
+    budget.push_back({planned[i].spec.name, (*ready)[i].memory});
   }
+  const auto served = by_model(planned, *ready, models.size());
+  if (!served) return report(served.error());
   auto made = RouterProcess::create(router_flags, std::move(workers), secret, flags.drain);
   if (!made) return report(made.error());
   {
@@ -122,9 +176,10 @@ int run_up(const Arguments& arguments) {
   print_budget(budget);
   std::fflush(stdout);
   process->when_ready([&] {
-    std::printf("serving %s (%d tokens of context)\nlistening on http://%s:%u\n",
-                ready->front().model.c_str(), ready->front().context_length,
-                router_flags.host.c_str(), process->port());
+    for (const ChildReady* model : *served)
+      std::printf("serving %s (%d tokens of context)\n", model->model.c_str(),
+                  model->context_length);
+    std::printf("listening on http://%s:%u\n", router_flags.host.c_str(), process->port());
     std::fflush(stdout);
   });
   process->run();
