@@ -1,71 +1,13 @@
 #include "engine/engine.h"
 
 #include <condition_variable>
-#include <future>
 
 #include <gtest/gtest.h>
 
-#include "engine/engine_test_support.h"
-#include "engine/scripted_model.h"
-#include "ops/page_layout.h"
+#include "engine/engine_fixture.h"
 
 namespace tandem::engine {
 namespace {
-
-class EngineTest : public ::testing::Test {
- protected:
-  void start(int32_t pages, EngineOptions options = {}, int step_ms = 0) {
-    Script script;
-    script.marker = ">";
-    script.step_ms = step_ms;
-    script.windows = windows_;
-    script.context_length = 512;
-    script.replies = {
-        {"fox", "the brown own fox jumps"}, {"fact", "it is {echo:0}!"}, {"", "default reply"}};
-    tokenizer_ = byte_tokenizer();
-    auto model = make_scripted_model(script, tokenizer_, 64);
-    view_.layout = model->page_layout(8);
-    view_.stride = view_.layout.page_bytes();
-    view_.page_count = pages;
-    memory_.assign(view_.stride * static_cast<size_t>(pages), std::byte{0x7F});
-    view_.base = memory_.data();
-    options.lineage = "test";
-    engine_ =
-        std::make_unique<Engine>(std::move(model), tokenizer_, view_, nullptr, options, metrics_);
-  }
-
-  protocol::GenerateRequest request(const std::string& prompt) const {
-    protocol::GenerateRequest out;
-    out.prompt = tokenizer_->encode(prompt);
-    out.sampling.temperature = 0;
-    return out;
-  }
-
-  std::future<Collected> run(protocol::GenerateRequest request) {
-    auto promise = std::make_shared<std::promise<Collected>>();
-    auto collected = std::make_shared<Collected>();
-    auto future = promise->get_future();
-    auto id = engine_->generate(std::move(request), collect_into(collected, promise));
-    if (!id) {
-      collected->error = id.error();
-      promise->set_value(*collected);
-    }
-    return future;
-  }
-
-  void wait_for_used(int32_t pages) {
-    for (int i = 0; i < 500 && engine_->stats().pages_used != pages; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_EQ(engine_->stats().pages_used, pages);
-  }
-
-  std::shared_ptr<const text::Tokenizer> tokenizer_;
-  std::vector<int32_t> windows_;  // of the model's layers after the first
-  std::vector<std::byte> memory_;
-  ops::PageArenaView view_;
-  observe::Metrics metrics_;
-  std::unique_ptr<Engine> engine_;
-};
 
 TEST_F(EngineTest, StreamsTheReplyAndReturnsItsPages) {
   start(32);

@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "numerics/digest.h"
+
 namespace tandem::engine {
 namespace {
 
@@ -167,6 +169,7 @@ class ScriptedModel final : public model::Model {
     const std::string prompt = tokenizer_->decode(std::span(tokens->begin(), begin), true);
     const std::span<const int32_t> said(begin, tokens->end());
     const Script::Reply* reply = find_reply(prompt);
+    if (reply == nullptr && script_.noise > 0) return make_noise(*tokens, logits);
     if (reply == nullptr) return say({}, 0);
     if (reply->nan_at == static_cast<int32_t>(said.size())) {
       std::ranges::fill(logits, std::numeric_limits<float>::quiet_NaN());
@@ -184,6 +187,15 @@ class ScriptedModel final : public model::Model {
       say(reply->tokens, said.size());
     } else {
       say(tokenizer_->encode(fill(reply->reply, prompt)), said.size());
+    }
+  }
+
+  void make_noise(const std::vector<int32_t>& tokens, std::span<float> logits) const {
+    const uint64_t text = numerics::xxh3(std::as_bytes(std::span(tokens)));
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const uint64_t of_token[2] = {text, i};
+      const uint64_t bits = numerics::xxh3(std::as_bytes(std::span(of_token)));
+      logits[i] = static_cast<float>(static_cast<double>(bits >> 11) * 0x1.0p-53 * script_.noise);
     }
   }
 
@@ -251,6 +263,7 @@ Result<Script> read_script(const std::string& path) {
   script.context_length =
       static_cast<int32_t>(std::clamp(number("context_length", 4096), 16.0, 1e6));
   script.step_ms = static_cast<int32_t>(std::clamp(number("step_ms", 0), 0.0, 60000.0));
+  script.noise = std::clamp(number("noise", 0), 0.0, 1000.0);
   script.row_ms = std::clamp(number("row_ms", 0), 0.0, 1000.0);
   if (const JsonValue* windows = json->find("windows")) {
     for (const JsonValue& window : windows->items())

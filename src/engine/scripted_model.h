@@ -18,8 +18,9 @@
 // not numbers, and with 0 the hidden states of such a prompt. step_ms and row_ms slow each pass
 // down.
 //
-// What may come next has logit 100 and everything else 0. The hidden state of a row depends on its
-// token and position (scripted_hidden).
+// What may come next has logit 100 and everything else 0. "noise": X adds a number in [0, X) to
+// each logit of a text that no reply fits, which depends on all tokens so far. The hidden state of
+// a row depends on its token and position (scripted_hidden).
 #pragma once
 
 #include <memory>
@@ -40,13 +41,15 @@ struct Script {
     std::vector<int32_t> tokens = {};
     int32_t nan_at = -1;
   };
-  std::string tokenizer;  // path, relative to the script
+  std::string tokenizer = {};  // path, relative to the script
   int32_t context_length = 4096;
   int32_t step_ms = 0;
   double row_ms = 0;
-  std::vector<int32_t> windows;  // of the layers after the first; empty: one group of two layers
+  std::vector<int32_t> windows =
+      {};  // of the layers after the first; empty: one group of two layers
+  double noise = 0;
   std::string marker = "<|im_start|>assistant\n";
-  std::vector<Reply> replies;
+  std::vector<Reply> replies = {};
 };
 
 // Component `index` of the hidden state of `token` at `position`.
