@@ -1,4 +1,4 @@
-"""Perplexity of a GGUF by transformers in float32, in the windows that bench_perplexity uses.
+"""Perplexity of a GGUF by transformers in float32, in the windows that `tandem eval perplexity` uses.
 
     python perplexity.py MODEL.gguf TOKENS.i32 [--window 512] [--limit N]
 """

@@ -17,7 +17,8 @@ TANDEM_TEXT_REFERENCE=$work build/release/tests/text_test --gtest_brief=1
 if [ -n "${TANDEM_PERPLEXITY_TEXT:-}" ]; then
   echo "reference: perplexity on $TANDEM_PERPLEXITY_TEXT"
   .venv/bin/python scripts/reference/tokens.py "$model" "$TANDEM_PERPLEXITY_TEXT" "$work/text.i32"
-  cmake --build --preset release --target bench_perplexity > /dev/null
-  build/release/bench_perplexity "$model" "$work/text.i32" --threads 2
+  for numerics in exact fast; do
+    build/release/tandem eval perplexity "$TANDEM_PERPLEXITY_TEXT" --model "$model" --numerics $numerics ${TANDEM_PERPLEXITY_LIMIT:+--limit "$TANDEM_PERPLEXITY_LIMIT"}
+  done
   .venv/bin/python scripts/reference/perplexity.py "$model" "$work/text.i32" ${TANDEM_PERPLEXITY_LIMIT:+--limit "$TANDEM_PERPLEXITY_LIMIT"}
 fi

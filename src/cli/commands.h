@@ -17,6 +17,7 @@ int run_worker(const Arguments& arguments);
 int run_router(const Arguments& arguments);
 int run_chat(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
+int run_eval(const Arguments& arguments);
 
 // Prints the error for a person on stderr; returns the exit status (2: wrong usage, 1: everything
 // else).

@@ -25,6 +25,7 @@ constexpr Command kCommands[] = {
     {"worker", "runs one prefill, decode or unified worker", run_worker},
     {"router", "runs the router in front of workers", run_router},
     {"inspect", "shows what is in a model file", run_inspect},
+    {"eval", "measures how good a model is: perplexity, divergence, data sets", run_eval},
 };
 
 void print_help(std::FILE* out) {

@@ -1,5 +1,5 @@
 // Runs token sequences through a model over private pages, without an engine: for tests, benches
-// and the perplexity tool.
+// and eval.
 #pragma once
 
 #include <cstdint>

@@ -65,31 +65,4 @@ size_t argmax(std::span<const float> values) {
   return best;
 }
 
-void Agreement::add(std::span<const float> reference_logits, std::span<const float> actual_logits,
-                    int32_t target) {
-  ++positions_;
-  kl_sum_ += kl_divergence(reference_logits, actual_logits);
-  if (argmax(reference_logits) == argmax(actual_logits)) ++same_top1_;
-  if (target < 0 || static_cast<size_t>(target) >= reference_logits.size()) return;
-  ++targets_;
-  reference_nll_ += log_sum_exp(reference_logits) - reference_logits[target];
-  actual_nll_ += log_sum_exp(actual_logits) - actual_logits[target];
-}
-
-double Agreement::mean_kl() const {
-  return positions_ == 0 ? 0 : kl_sum_ / static_cast<double>(positions_);
-}
-
-double Agreement::top1_agreement() const {
-  return positions_ == 0 ? 1 : static_cast<double>(same_top1_) / static_cast<double>(positions_);
-}
-
-double Agreement::reference_perplexity() const {
-  return targets_ == 0 ? 1 : std::exp(reference_nll_ / static_cast<double>(targets_));
-}
-
-double Agreement::actual_perplexity() const {
-  return targets_ == 0 ? 1 : std::exp(actual_nll_ / static_cast<double>(targets_));
-}
-
 }  // namespace tandem::numerics

@@ -1,9 +1,8 @@
-// How far a result is from its reference. Shared by tests, benches and the perplexity tool, so that
+// How far a result is from its reference. Shared by tests, benches and eval, so that
 // "close enough" always means the same thing.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
 namespace tandem::numerics {
@@ -31,27 +30,5 @@ double kl_divergence(std::span<const float> reference_logits, std::span<const fl
 
 // Index of the largest value, the lowest on ties; 0 when empty. NaN never wins.
 size_t argmax(std::span<const float> values);
-
-// Running agreement of two models over many positions.
-class Agreement {
- public:
-  // `target` is the token that followed, or negative when there is none.
-  void add(std::span<const float> reference_logits, std::span<const float> actual_logits,
-           int32_t target);
-
-  size_t positions() const { return positions_; }
-  double mean_kl() const;
-  double top1_agreement() const;  // share of positions, 0..1
-  double reference_perplexity() const;
-  double actual_perplexity() const;
-
- private:
-  size_t positions_ = 0;
-  size_t targets_ = 0;
-  size_t same_top1_ = 0;
-  double kl_sum_ = 0;
-  double reference_nll_ = 0;
-  double actual_nll_ = 0;
-};
 
 }  // namespace tandem::numerics

@@ -32,16 +32,5 @@ TEST(Argmax, TakesTheLowestOfTiesAndIgnoresNan) {
   EXPECT_EQ(argmax(std::vector<float>{NAN, 1, 3, 3}), 2U);
 }
 
-TEST(Agreement, ReportsPerplexityOfBothSides) {
-  Agreement agreement;
-  const std::vector<float> uniform(8, 0.0F);
-  std::vector<float> sharp(8, 0.0F);
-  sharp[3] = 100;
-  agreement.add(uniform, sharp, 3);
-  EXPECT_NEAR(agreement.reference_perplexity(), 8, 1e-9);
-  EXPECT_NEAR(agreement.actual_perplexity(), 1, 1e-9);
-  EXPECT_EQ(agreement.top1_agreement(), 0);
-}
-
 }  // namespace
 }  // namespace tandem::numerics
