@@ -62,6 +62,23 @@ Status read_handoff(const Fields& fields, protocol::HandoffTicket& handoff) {
   return fields.string("prefill_address", handoff.prefill_address, kMaxText);
 }
 
+Status read_prompt_ids(const Fields& fields, std::vector<std::vector<int32_t>>& out) {
+  const JsonValue* ids = fields.find("prompt_token_ids");
+  if (ids == nullptr) return {};
+  const std::string at = fields.pointer("prompt_token_ids");
+  if (!ids->is_array() || ids->items().empty() || !ids->items()[0].is_array()) {
+    TANDEM_TRY(tokens, read_tokens(*ids, at, kMaxPromptTokens));
+    if (!tokens.empty()) out.push_back(std::move(tokens));
+    return {};
+  }
+  for (size_t i = 0; i < ids->items().size(); ++i) {
+    TANDEM_TRY(tokens,
+               read_tokens(ids->items()[i], pointer_to(at, std::to_string(i)), kMaxPromptTokens));
+    out.push_back(std::move(tokens));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<TandemEnvelope> parse_envelope(const JsonValue& json) {
@@ -83,7 +100,7 @@ Result<TandemEnvelope> parse_envelope(const JsonValue& json) {
   if (envelope.leg == protocol::LegKind::kDecode && envelope.handoff.prefill_address.empty()) {
     return fields.error("handoff", "has no prefill_address, which a decode leg needs");
   }
-  TANDEM_CHECK(fields.tokens("prompt_token_ids", envelope.prompt_token_ids, kMaxPromptTokens));
+  TANDEM_CHECK(read_prompt_ids(fields, envelope.prompts));
   TANDEM_CHECK(fields.boolean("report_tokens", envelope.report_tokens));
   return envelope;
 }
@@ -112,8 +129,10 @@ JsonValue envelope_to_json(const TandemEnvelope& envelope) {
     set_text(handoff, "prefill_address", envelope.handoff.prefill_address);
     json.set("handoff", std::move(handoff));
   }
-  if (!envelope.prompt_token_ids.empty()) {
-    json.set("prompt_token_ids", token_array(envelope.prompt_token_ids));
+  if (!envelope.prompts.empty()) {
+    JsonValue prompts = JsonValue::array();
+    for (const auto& tokens : envelope.prompts) prompts.push_back(token_array(tokens));
+    json.set("prompt_token_ids", std::move(prompts));
   }
   if (envelope.report_tokens) json.set("report_tokens", JsonValue::boolean(true));
   return json;

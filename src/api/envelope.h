@@ -4,7 +4,7 @@
 //   {"leg": "prefill" | "decode" | "unified",
 //    "context": {"request_id", "tenant", "salt", "priority", "deadline_ms", "trace"},
 //    "handoff": {"id": 32 hex digits, "attempt": 1.., "prefill_address": "unix:/path"},
-//    "prompt_token_ids": [...], "report_tokens": true}
+//    "prompt_token_ids": [...] or [[...], ...] (several prompts), "report_tokens": true}
 //
 // Every key is optional except that a prefill or decode leg needs a handoff, and a decode leg its
 // address.
@@ -22,8 +22,8 @@ namespace tandem::api {
 struct TandemEnvelope {
   protocol::LegKind leg = protocol::LegKind::kUnified;
   protocol::RequestContext context;
-  protocol::HandoffTicket handoff;        // empty id: none
-  std::vector<int32_t> prompt_token_ids;  // empty: the worker renders the prompt itself
+  protocol::HandoffTicket handoff;            // empty id: none
+  std::vector<std::vector<int32_t>> prompts;  // empty: the worker renders the prompts itself
   bool report_tokens = false;  // the reply names the generated ids (and always has usage)
 };
 

@@ -1,6 +1,5 @@
 #include "api/fields.h"
 
-#include <cmath>
 #include <limits>
 
 namespace tandem::api {
@@ -57,28 +56,6 @@ Status Fields::integer(std::string_view key, int64_t& out, int64_t low, int64_t 
                  "must be an integer from " + std::to_string(low) + " to " + std::to_string(high));
   }
   out = *number;
-  return {};
-}
-
-Status Fields::real(std::string_view key, float& out, double low, double high, bool above) const {
-  const JsonValue* value = find(key);
-  if (value == nullptr) return {};
-  const auto number = value->is_number() ? value->as_double() : std::nullopt;
-  if (!number || !std::isfinite(*number) || *number < low || *number > high ||
-      (above && *number <= low)) {
-    const auto text = [](double x) { return JsonValue::real(x).as_string(); };
-    return error(key, (above ? "must be a number above " : "must be a number from ") + text(low) +
-                          (above ? ", at most " : " to ") + text(high));
-  }
-  out = static_cast<float>(*number);
-  return {};
-}
-
-Status Fields::tokens(std::string_view key, std::vector<int32_t>& out, size_t limit) const {
-  const JsonValue* value = find(key);
-  if (value == nullptr) return {};
-  TANDEM_TRY(tokens, read_tokens(*value, pointer(key), limit));
-  out = std::move(tokens);
   return {};
 }
 

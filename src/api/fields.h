@@ -30,9 +30,6 @@ class Fields {
   Status string(std::string_view key, std::string& out, size_t limit) const;
   Status boolean(std::string_view key, bool& out) const;
   Status integer(std::string_view key, int64_t& out, int64_t low, int64_t high) const;
-  // Finite, in [low, high], or (low, high] when `above`.
-  Status real(std::string_view key, float& out, double low, double high, bool above = false) const;
-  Status tokens(std::string_view key, std::vector<int32_t>& out, size_t limit) const;
 
  private:
   const JsonValue& json_;

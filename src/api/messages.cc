@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "api/field_table.h"
 #include "api/fields.h"
 
 namespace tandem::api {
@@ -104,6 +105,7 @@ Result<JsonValue> normalize_messages(const JsonValue& messages, const std::strin
     JsonValue& message = out.items()[i];
     const std::string at = pointer_to(pointer, std::to_string(i));
     if (!message.is_object()) return invalid_request("a message must be an object", at);
+    TANDEM_CHECK(check_keys(message, at));
     const JsonValue* role = message.find("role");
     if (role == nullptr || !role->is_string() ||
         std::find(kRoles.begin(), kRoles.end(), role->as_string()) == kRoles.end()) {

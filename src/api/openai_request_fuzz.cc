@@ -1,15 +1,20 @@
-// A request body of any bytes: refused with a 400, or rendered to tokens.
+// A request body of any bytes, for every endpoint: refused with a 400, or read and answered.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
+#include "api/ollama.h"
 #include "api/openai.h"
+#include "api/responses.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tandem;
   const auto body = parse_json(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!body) return 0;
-  for (const auto endpoint : {api::Endpoint::kChatCompletions, api::Endpoint::kCompletions}) {
+  for (const auto endpoint :
+       {api::Endpoint::kChatCompletions, api::Endpoint::kCompletions, api::Endpoint::kEmbeddings,
+        api::Endpoint::kTokenize, api::Endpoint::kDetokenize}) {
     const auto request = api::parse_request(endpoint, *body, true);
     if (!request) {
       if (request.error().status != 400 || request.error().message.empty()) std::abort();
@@ -19,9 +24,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const JsonValue json = api::envelope_to_json(*request->envelope);
       if (api::envelope_to_json(*api::parse_envelope(json)).dump() != json.dump()) std::abort();
     }
-    api::ResponseRenderer renderer(*request, "id", 0, request->model);
-    (void)renderer.render(protocol::FinishEvent{});
+    const size_t prompts = std::max<size_t>(request->prompts.size(), 1);
+    const bool echo = request->echo;
+    if (echo || prompts > 4) continue;  // echo needs a tokenizer
+    api::ResponseRenderer renderer(
+        *request, {"id", 0, request->model, "fp", std::vector<int64_t>(prompts, 1), nullptr});
+    (void)renderer.begin();
+    for (size_t prompt = 0; prompt < prompts; ++prompt) {
+      for (int32_t choice = 0; choice < request->sampling.n; ++choice)
+        (void)renderer.render(prompt, protocol::FinishEvent{.stop_string = {}, .choice = choice});
+    }
+    if (!renderer.finished()) std::abort();
   }
-  (void)api::parse_tokenize_request(*body);
+  for (const bool chat : {true, false}) {
+    const auto request = api::parse_ollama(chat, *body);
+    if (!request) {
+      if (request.error().status != 400 || request.error().message.empty()) std::abort();
+      continue;
+    }
+    api::OllamaReply reply(*request, "now");
+    (void)reply.line(std::string_view(reinterpret_cast<const char*>(data), size), 0);
+    (void)reply.whole(std::string_view(reinterpret_cast<const char*>(data), size), 0);
+  }
   return 0;
 }

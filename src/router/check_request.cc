@@ -32,16 +32,21 @@ Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& 
   }
   TANDEM_TRY(parsed, api::parse_request(endpoint, body));
   TANDEM_TRY(model, models.choose(parsed.model));
-  TANDEM_TRY(prompt, api::render_prompt(parsed, *model->tokenizer, model->chat_template.get()));
-  TANDEM_CHECK(api::check_context(static_cast<int64_t>(prompt.size()), parsed.sampling.max_tokens,
-                                  model->context_length));
+  TANDEM_TRY(prompts, api::render_prompts(parsed, *model->tokenizer, model->chat_template.get()));
   CheckedRequest checked;
   checked.model = model;
   if (model->has_adapter(parsed.model)) checked.adapter = parsed.model;
-  checked.ids_json = ids_text(prompt);
+  for (const auto& prompt : prompts) {
+    TANDEM_CHECK(
+        api::check_context(static_cast<int64_t>(prompt.size()), parsed, model->context_length));
+    checked.prompt_tokens += static_cast<int64_t>(prompt.size());
+    checked.ids_json += (checked.ids_json.empty() ? "" : ",") + ids_text(prompt);
+  }
+  if (prompts.size() > 1) checked.ids_json = '[' + checked.ids_json + ']';
+  checked.one_worker = api::needs_one_worker(parsed);
   checked.blocks =
-      protocol::content_ids(prefix_root(*model, checked.adapter), prompt, model->block_tokens);
-  checked.prompt = std::move(prompt);
+      protocol::content_ids(prefix_root(*model, checked.adapter), prompts[0], model->block_tokens);
+  checked.prompt = std::move(prompts[0]);
   checked.max_tokens = parsed.sampling.max_tokens;
   checked.stream = parsed.stream;
   checked.include_usage = parsed.include_usage;

@@ -142,7 +142,7 @@ class FakeWorker {
     const std::string prompt = std::to_string(request.prompt_tokens());
     return R"("usage":{"prompt_tokens":)" + prompt +
            R"(,"completion_tokens":5,"total_tokens":0,"prompt_tokens_details":{"cached_tokens":)" +
-           prompt + R"(}},"tandem":{"completion_token_ids":[104,101,108,108,111]})";
+           prompt + R"(}},"tandem":{"completion_token_ids":[[104,101,108,108,111]]})";
   }
   std::string whole(const Seen& request) const {
     return R"({ "id":"c1", "choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}], "n":9007199254740993, )" +

@@ -93,16 +93,19 @@ void RequestRun::learn(const LegRun& leg, const Terminal& terminal) {
   const ServedModel& model = *checked_.model;
   if (placement_.prefill != kNoWorker) core_->prefixes.insert(checked_.blocks, placement_.prefill);
   // The chain goes on from the prompt's last whole block; the last token's KV was never computed.
+  // Several prompts are not worth their ids here.
+  if (static_cast<size_t>(checked_.prompt_tokens) != checked_.prompt.size()) return;
   const auto whole = static_cast<std::ptrdiff_t>(checked_.blocks.size()) * model.block_tokens;
-  std::vector<int32_t> tail(checked_.prompt.begin() + whole, checked_.prompt.end());
-  const auto& ids = terminal.completion_ids;
-  if (!ids.empty()) tail.insert(tail.end(), ids.begin(), ids.end() - 1);
   const auto parent =
       checked_.blocks.empty() ? prefix_root(model, checked_.adapter) : checked_.blocks.back();
-  std::vector<protocol::ContentId> all = checked_.blocks;
-  for (const protocol::ContentId& id : protocol::content_ids(parent, tail, model.block_tokens))
-    all.push_back(id);
-  core_->prefixes.insert(all, leg.dispatch.worker);
+  for (const std::vector<int32_t>& ids : terminal.completion_ids) {
+    std::vector<int32_t> tail(checked_.prompt.begin() + whole, checked_.prompt.end());
+    if (!ids.empty()) tail.insert(tail.end(), ids.begin(), ids.end() - 1);
+    std::vector<protocol::ContentId> all = checked_.blocks;
+    for (const protocol::ContentId& id : protocol::content_ids(parent, tail, model.block_tokens))
+      all.push_back(id);
+    core_->prefixes.insert(all, leg.dispatch.worker);
+  }
 }
 
 net::Headers RequestRun::reply_headers(const net::Headers& from) const {

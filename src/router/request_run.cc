@@ -1,6 +1,7 @@
 #include "router/request_run.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "api/openai.h"
@@ -115,7 +116,9 @@ void RequestRun::act(Decision& decision) {
 
 PlacementRequest RequestRun::placement_request() const {
   PlacementRequest made;
-  made.prompt_tokens = static_cast<int32_t>(checked_.prompt.size());
+  made.prompt_tokens = static_cast<int32_t>(
+      std::min<int64_t>(checked_.prompt_tokens, std::numeric_limits<int32_t>::max()));
+  made.one_worker = checked_.one_worker;
   made.expected_output =
       checked_.max_tokens > 0 ? std::min(checked_.max_tokens, 2 * kUsualOutput) : kUsualOutput;
   made.block_tokens = checked_.model->block_tokens;
@@ -150,7 +153,7 @@ void RequestRun::place_answer() {
 }
 
 Load RequestRun::load_of(const Decision& decision) const {
-  const auto prompt = static_cast<int64_t>(checked_.prompt.size());
+  const int64_t prompt = checked_.prompt_tokens;
   const bool computes = decision.leg == Leg::kPrefill || placement_.prefill == kNoWorker;
   const int64_t output = decision.leg == Leg::kAnswer ? placement_request().expected_output : 0;
   return {1, computes ? prompt - placement_.expected_cached : 0, prompt + output};

@@ -22,10 +22,12 @@ namespace tandem::router {
 // A request that was read and found good.
 struct CheckedRequest {
   std::shared_ptr<const ServedModel> model;
-  std::string adapter;  // empty: the model itself
-  std::vector<int32_t> prompt;
-  std::string ids_json;                     // the prompt's ids, shared by every leg's body
-  std::vector<protocol::ContentId> blocks;  // of the prompt
+  std::string adapter;                      // empty: the model itself
+  std::vector<int32_t> prompt;              // the first
+  int64_t prompt_tokens = 0;                // of all prompts
+  bool one_worker = false;                  // whatever the pools: prompt logprobs, embeddings, ...
+  std::string ids_json;                     // the prompts' ids, shared by every leg's body
+  std::vector<protocol::ContentId> blocks;  // of the first prompt
   int32_t max_tokens = 0;
   bool stream = false;
   bool include_usage = false;

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <thread>
 #include <utility>
 
+#include "api/ollama.h"
 #include "api/openai.h"
+#include "api/openapi.h"
 #include "base/reply_text.h"
 #include "observe/log.h"
+#include "router/ollama_routes.h"
 #include "router/request_id.h"
 #include "router/request_run.h"
 #include "router/router_core.h"
@@ -125,26 +129,20 @@ awaitable<int> generate(std::shared_ptr<RouterCore> core, api::Endpoint endpoint
   co_return run->summary().status;
 }
 
-Result<ModelList::Pointer> model_of(const JsonValue& body, const ModelList& models) {
-  const JsonValue* const name = body.find("model");
-  if (name != nullptr && !name->is_null() && !name->is_string())
-    return invalid_request("'model' must be a string", "/model");
-  return models.choose(name == nullptr || name->is_null() ? "default" : name->as_string());
-}
-
 Result<std::string> tokenize(const ModelList& models, const std::string& text) {
   TANDEM_TRY(body, parse_json(text));
-  TANDEM_TRY(parsed, api::parse_tokenize_request(body));
-  TANDEM_TRY(model, model_of(body, models));
+  TANDEM_TRY(parsed, api::parse_request(api::Endpoint::kTokenize, body));
+  TANDEM_TRY(model, models.choose(parsed.model));
   TANDEM_TRY(tokens, api::tokenize(parsed, *model->tokenizer, model->chat_template.get()));
   return api::tokenize_body(tokens, model->context_length);
 }
 
 Result<std::string> detokenize(const ModelList& models, const std::string& text) {
   TANDEM_TRY(body, parse_json(text));
-  TANDEM_TRY(model, model_of(body, models));
-  TANDEM_TRY(tokens, api::parse_detokenize_request(body, *model->tokenizer));
-  return api::detokenize_body(model->tokenizer->decode(tokens, true));
+  TANDEM_TRY(parsed, api::parse_request(api::Endpoint::kDetokenize, body));
+  TANDEM_TRY(model, models.choose(parsed.model));
+  TANDEM_TRY(decoded, api::detokenize(parsed, *model->tokenizer));
+  return api::detokenize_body(decoded);
 }
 
 using CorePointer = std::shared_ptr<RouterCore>;
@@ -163,14 +161,75 @@ awaitable<int> completions_route(CorePointer core, net::HttpRequest& request,
   return generate(std::move(core), api::Endpoint::kCompletions, request, responder);
 }
 
-awaitable<int> models_route(CorePointer core, net::HttpRequest&, IdentifiedResponder& responder) {
+awaitable<int> embeddings_route(CorePointer core, net::HttpRequest& request,
+                                IdentifiedResponder& responder) {
+  return generate(std::move(core), api::Endpoint::kEmbeddings, request, responder);
+}
+
+awaitable<int> ollama_chat_route(CorePointer core, net::HttpRequest& request,
+                                 IdentifiedResponder& responder) {
+  return ollama_route(std::move(core), true, request, responder, chat_route, completions_route);
+}
+
+awaitable<int> ollama_generate_route(CorePointer core, net::HttpRequest& request,
+                                     IdentifiedResponder& responder) {
+  return ollama_route(std::move(core), false, request, responder, chat_route, completions_route);
+}
+
+std::vector<api::ModelEntry> model_entries(const RouterCore& core) {
   std::vector<api::ModelEntry> entries;
-  for (const auto& model : core->registry.models()->all()) {
+  for (const auto& model : core.registry.models()->all()) {
     entries.push_back({model->id, model->context_length, ""});
     for (const std::string& adapter : model->adapters)
       entries.push_back({adapter, model->context_length, model->id});
   }
-  return answer(responder, 200, api::models_body(entries, core->created));
+  return entries;
+}
+
+awaitable<int> models_route(CorePointer core, net::HttpRequest&, IdentifiedResponder& responder) {
+  return answer(responder, 200, api::models_body(model_entries(*core), core->created));
+}
+
+constexpr std::string_view kModelPath = "/v1/models/";
+
+// Clients escape the slash in ORG/NAME; what is no escape stays.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned byte = 0;
+    const bool escape = text[i] == '%' && i + 2 < text.size() &&
+                        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr ==
+                            text.data() + i + 3;
+    out += escape ? static_cast<char>(byte) : text[i];
+    if (escape) i += 2;
+  }
+  return out;
+}
+
+awaitable<int> model_route(CorePointer core, net::HttpRequest& request,
+                           IdentifiedResponder& responder) {
+  const std::string id = percent_decoded(std::string_view(request.path).substr(kModelPath.size()));
+  for (const api::ModelEntry& entry : model_entries(*core)) {
+    if (entry.id == id) return answer(responder, 200, api::model_body(entry, core->created));
+  }
+  return answer_error(responder, api::model_not_found(id));
+}
+
+awaitable<int> ollama_tags_route(CorePointer core, net::HttpRequest&,
+                                 IdentifiedResponder& responder) {
+  std::vector<std::string> ids;
+  for (const api::ModelEntry& entry : model_entries(*core)) ids.push_back(entry.id);
+  return answer(responder, 200, api::ollama_tags(ids, timestamp(core->created)));
+}
+
+awaitable<int> ollama_version_route(CorePointer, net::HttpRequest&,
+                                    IdentifiedResponder& responder) {
+  return answer(responder, 200, api::ollama_version());
+}
+
+awaitable<int> openapi_route(CorePointer, net::HttpRequest&, IdentifiedResponder& responder) {
+  static const std::string kDocument = api::openapi_document().dump();
+  return answer(responder, 200, kDocument);
 }
 
 template <Result<std::string> (*Work)(const ModelList&, const std::string&)>
@@ -213,15 +272,28 @@ awaitable<int> root_route(CorePointer, net::HttpRequest&, IdentifiedResponder& r
 constexpr std::array kRoutes = {
     Route{{"POST", "/v1/chat/completions"}, chat_route},
     Route{{"POST", "/v1/completions"}, completions_route},
+    Route{{"POST", "/v1/embeddings"}, embeddings_route},
     Route{{"GET", "/v1/models"}, models_route},
+    Route{{"GET", "/v1/models/{model}"}, model_route},
     Route{{"POST", "/tokenize"}, local_route<tokenize>},
     Route{{"POST", "/detokenize"}, local_route<detokenize>},
+    Route{{"POST", "/api/chat"}, ollama_chat_route},
+    Route{{"POST", "/api/generate"}, ollama_generate_route},
+    Route{{"GET", "/api/tags"}, ollama_tags_route},
+    Route{{"GET", "/api/version"}, ollama_version_route},
+    Route{{"GET", "/openapi.json"}, openapi_route},
     Route{{"GET", "/", true}, root_route},
     Route{{"GET", "/live", true}, live_route},
     Route{{"GET", "/health", true}, health_route},
     Route{{"GET", "/ready", true}, ready_route},
     Route{{"GET", "/metrics"}, metrics_route},
 };
+
+net::RouteMatch<Route> match(const net::HttpRequest& request) {
+  const bool model =
+      request.path.starts_with(kModelPath) && request.path.size() > kModelPath.size();
+  return net::match_route(kRoutes, request.method, model ? "/v1/models/{model}" : request.path);
+}
 
 // A JSON route takes JSON. A missing Content-Type is taken for it.
 Status check_content_type(const net::HttpRequest& request) {
@@ -239,31 +311,32 @@ Status check_content_type(const net::HttpRequest& request) {
 
 // What the head alone decides; nothing: the route may run.
 std::optional<net::HttpRefusal> refusal_of(const RouterCore& core, const net::HttpRequest& request,
-                                           const net::RouteMatch<Route>& match) {
+                                           const net::RouteMatch<Route>& found) {
   if (core.closed) return net::refusal(not_ready_error());
-  const bool open = match.row != nullptr && match.row->open;
+  const bool open = found.row != nullptr && found.row->open;
   if (!open && !core.options.api_keys.empty() && !has_key(request, core.options.api_keys)) {
     return net::refusal(
         {401, "invalid_api_key",
          "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"});
   }
-  if (match.row == nullptr) return net::unmatched_route(request, match.allow);
-  if (match.row->method == "POST") {
+  if (found.row == nullptr) return net::unmatched_route(request, found.allow);
+  // Ollama's own examples send its bodies without a type.
+  if (found.row->method == "POST" && !found.row->path.starts_with("/api/")) {
     if (Status json = check_content_type(request); !json) return net::refusal(json.error());
   }
   return std::nullopt;
 }
 
-void count(RouterCore& core, const net::RouteMatch<Route>& match, int status) {
-  core.metrics.count_request(match.row != nullptr ? std::string(match.row->path) : "other", status);
+void count(RouterCore& core, const net::RouteMatch<Route>& found, int status) {
+  core.metrics.count_request(found.row != nullptr ? std::string(found.row->path) : "other", status);
 }
 
 std::optional<net::HttpRefusal> check_head(RouterCore& core, const net::HttpRequest& request) {
-  const auto match = net::match_route(kRoutes, request.method, request.path);
-  auto refused = refusal_of(core, request, match);
+  const auto found = match(request);
+  auto refused = refusal_of(core, request, found);
   if (!refused) return std::nullopt;
   refused->headers.set(kRequestId, request_id_of(request));
-  count(core, match, refused->status);
+  count(core, found, refused->status);
   return refused;
 }
 
@@ -275,8 +348,8 @@ awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& reque
     co_return;
   }
   IdentifiedResponder responder(plain_responder, request_id_of(request));
-  const auto match = net::match_route(kRoutes, request.method, request.path);
-  count(*core, match, co_await match.row->handle(core, request, responder));
+  const auto found = match(request);
+  count(*core, found, co_await found.row->handle(core, request, responder));
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ TEST_F(RouterTest, OptionsAndHeadAreAnsweredFromTheTable) {
       EXPECT_TRUE(options_answer->headers.has_token("allow", std::string(row.method)));
       asked.method = "HEAD";
       const auto head = co_await net::fetch(*client, asked);
-      EXPECT_EQ(head->status, row.method == "GET" ? 200 : 405) << row.path;
+      const int found = row.path == "/v1/models/{model}" ? 404 : 200;  // no model has that name
+      EXPECT_EQ(head->status, row.method == "GET" ? found : 405) << row.path;
       EXPECT_EQ(head->body, "");
     }
   });
@@ -109,7 +110,7 @@ TEST_F(RouterTest, BadRequestsEndAtTheEdge) {
     EXPECT_EQ(co_await code(R"({"model":"other","messages":[{"role":"user","content":"x"}]})"),
               "model_not_found");
     EXPECT_EQ(co_await code(chat(std::string(5000, 'x'))), "context_length_exceeded");
-    EXPECT_EQ(co_await code(chat("x", R"(,"temperature":"hot")")), "invalid_request_error");
+    EXPECT_EQ(co_await code(chat("x", R"(,"temperature":"hot")")), "invalid_type");
     EXPECT_TRUE(u[0]->seen.empty());
     const auto missing =
         co_await ask(R"({"messages":[{"role":"user","content":"x"}],"model":"fake"})");
@@ -129,6 +130,12 @@ TEST_F(RouterTest, ModelsAndTokensAreAnsweredLocally) {
     const auto text = co_await ask(R"({"tokens":[97,98,99]})", {}, "/detokenize");
     EXPECT_EQ(json(text.body).find("prompt")->as_string(), "abc");
     EXPECT_EQ((co_await ask(R"({"tokens":[9999]})", {}, "/detokenize")).status, 400);
+    EXPECT_EQ(json((co_await get("/v1/models/fake")).body).find("id")->as_string(), "fake");
+    EXPECT_EQ(error_code(co_await get("/v1/models/fa%6be%2f")), "model_not_found");
+    EXPECT_EQ((co_await get("/v1/models/fa%6Be")).status, 200);
+    EXPECT_EQ((co_await get("/v1/models/")).status, 404);
+    EXPECT_NE((co_await get("/api/tags")).body.find("fake:latest"), std::string::npos);
+    EXPECT_NE((co_await get("/openapi.json")).body.find("/v1/embeddings"), std::string::npos);
     EXPECT_TRUE(u[0]->seen.empty());
   });
 }

@@ -91,12 +91,17 @@ Result<Terminal> rewrite_terminal(std::string_view json_text, CachedTruth truth,
 
   Terminal out;
   if (const JsonValue* const ids = tandem.find("completion_token_ids"); ids != nullptr) {
-    out.completion_ids.reserve(ids->items().size());
-    for (const JsonValue& id : ids->items()) {
-      const auto number = id.as_integer();
-      if (!number || *number < 0 || *number > INT32_MAX)
-        return bad_response("has impossible token ids");
-      out.completion_ids.push_back(static_cast<int32_t>(*number));
+    for (const JsonValue& choice : ids->items()) {
+      std::vector<int32_t> tokens;
+      tokens.reserve(choice.items().size());
+      if (!choice.is_array()) return bad_response("has impossible token ids");
+      for (const JsonValue& id : choice.items()) {
+        const auto number = id.as_integer();
+        if (!number || *number < 0 || *number > INT32_MAX)
+          return bad_response("has impossible token ids");
+        tokens.push_back(static_cast<int32_t>(*number));
+      }
+      out.completion_ids.push_back(std::move(tokens));
     }
   }
   const JsonValue truthful = truthful_usage(std::move(usage), truth, prefill, out);

@@ -25,8 +25,8 @@ struct PrefillReport {
 Result<PrefillReport> parse_prefill_report(std::string_view json_text);
 
 struct Terminal {
-  std::string json;  // the edited object
-  std::vector<int32_t> completion_ids;
+  std::string json;                                  // the edited object
+  std::vector<std::vector<int32_t>> completion_ids;  // of every choice
   // What the client is told.
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kChunk =
     R"({ "id":"x", "choices":[], "big":12345678901234567890, "usage":{"prompt_tokens":10,"completion_tokens":4,"total_tokens":14,)"
-    R"("prompt_tokens_details":{"cached_tokens":9,"audio":1},"z":{"y":1.50}}, "tandem":{"completion_token_ids":[1,2,3]} })";
+    R"("prompt_tokens_details":{"cached_tokens":9,"audio":1},"z":{"y":1.50}}, "tandem":{"completion_token_ids":[[1,2,3]]} })";
 
 TEST(Terminal, PairsTellPrefillsPromptAndCachedTokens) {
   const auto edited =
@@ -17,7 +17,7 @@ TEST(Terminal, PairsTellPrefillsPromptAndCachedTokens) {
       edited->json,
       R"({ "id":"x", "choices":[], "big":12345678901234567890, "usage":{"prompt_tokens":12,"completion_tokens":4,"total_tokens":16,)"
       R"("prompt_tokens_details":{"cached_tokens":5,"audio":1},"z":{"y":1.50}} })");
-  EXPECT_EQ(edited->completion_ids, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(edited->completion_ids, (std::vector<std::vector<int32_t>>{{1, 2, 3}}));
   EXPECT_EQ(edited->prompt_tokens, 12);
   EXPECT_EQ(edited->cached_tokens, 5);
   EXPECT_EQ(edited->completion_tokens, 4);
@@ -65,8 +65,9 @@ TEST(Terminal, AReportReplacesTheInternalObject) {
 TEST(Terminal, NonsenseIsAnErrorNotACrash) {
   for (const char* text :
        {"", "[]", "{}", R"({"tandem":{}})", R"({"usage":{}})", R"({"usage":1,"tandem":{}})",
-        R"({"usage":{},"tandem":{"completion_token_ids":[-1]}})",
-        R"({"usage":{},"tandem":{"completion_token_ids":["a"]}})"}) {
+        R"({"usage":{},"tandem":{"completion_token_ids":[[-1]]}})",
+        R"({"usage":{},"tandem":{"completion_token_ids":["a"]}})",
+        R"({"usage":{},"tandem":{"completion_token_ids":[["a"]]}})"}) {
     EXPECT_FALSE(rewrite_terminal(text, CachedTruth::kAnswer, std::nullopt, {})) << text;
   }
 }

@@ -34,8 +34,8 @@ struct WorkerInfo {
   int64_t context_length = 0;
   std::string lineage;
   int32_t block_tokens = 16;
-  std::string handoff_address;  // "unix:/path"; prefill only
-  int64_t token_capacity = 0;   // what its KV memory holds
+  std::string handoff_address;        // "unix:/path"; prefill only
+  int64_t token_capacity = 0;         // what its KV memory holds
   std::vector<std::string> adapters;  // LoRA adapters by their served names, sorted
 };
 Result<WorkerInfo> parse_worker_info(const JsonValue& json);

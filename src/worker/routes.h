@@ -5,6 +5,7 @@
 #include <string>
 
 #include "api/openai.h"
+#include "api/responses.h"
 #include "net/http_server.h"
 #include "net/route_table.h"
 #include "worker/event_channel.h"
@@ -20,15 +21,19 @@ struct Worker::Routes {
   std::optional<net::HttpRefusal> check_head(const net::HttpRequest& request) const;
 
  private:
+  // Reading and tokenizing a body.
+  static constexpr Duration kPreparationTime = std::chrono::seconds(30);
   using Request = net::HttpRequest;
   using Responder = net::HttpResponder;
   using Events = Worker::Events;
 
   struct Row;  // of the route table in routes.cc
   static net::RouteMatch<Row> match(const Request& request);
+  // A request that was read and found good.
   struct Prepared {
     api::ApiRequest asked;
-    protocol::GenerateRequest request;
+    protocol::RequestContext context;
+    std::vector<std::vector<int32_t>> prompts;
   };
 
   net::asio::awaitable<void> health(Request& request, Responder& responder);
@@ -40,23 +45,34 @@ struct Worker::Routes {
   net::asio::awaitable<void> models(Request& request, Responder& responder);
   net::asio::awaitable<void> chat(Request& request, Responder& responder);
   net::asio::awaitable<void> completions(Request& request, Responder& responder);
+  net::asio::awaitable<void> embeddings(Request& request, Responder& responder);
   net::asio::awaitable<void> complete(api::Endpoint endpoint, Request& request,
                                       Responder& responder);
   Error out_of_time() const;
   net::asio::awaitable<void> prefill(protocol::GenerateRequest request, Responder& responder);
-  net::asio::awaitable<void> stream(const api::ApiRequest& asked, const std::string& id,
-                                    std::shared_ptr<Events> events, TimePoint until,
-                                    Responder& responder);
-  net::asio::awaitable<void> collect(const api::ApiRequest& asked, const std::string& id,
-                                     std::shared_ptr<Events> events, TimePoint until,
-                                     Responder& responder);
+  net::asio::awaitable<void> stream(api::ResponseRenderer renderer, std::shared_ptr<Events> events,
+                                    TimePoint until, Responder& responder);
+  net::asio::awaitable<void> collect(api::ResponseRenderer renderer, std::shared_ptr<Events> events,
+                                     TimePoint until, Responder& responder);
+  net::asio::awaitable<void> embed(const api::ApiRequest& asked, size_t prompts,
+                                   std::shared_ptr<Events> events, TimePoint until,
+                                   Responder& responder);
+  Result<std::function<void()>> start(Prepared& prepared, const std::shared_ptr<Events>& events);
+  Result<protocol::SequenceId> start_embedding(Prepared& prepared, size_t prompt,
+                                               const std::shared_ptr<Events>& events);
+  static protocol::LegKind leg_of(const api::ApiRequest& asked);
+  static protocol::GenerateRequest generate_request(Prepared& prepared, size_t prompt);
+  api::ReplyContext reply_context(const Prepared& prepared) const;
   net::asio::awaitable<void> tokenize(Request& request, Responder& responder);
   net::asio::awaitable<void> detokenize(Request& request, Responder& responder);
   // On the work pool: reads only what never changes after the start.
   Result<Prepared> prepare(api::Endpoint endpoint, const std::string& body, bool trusted) const;
   template <typename T>
   net::asio::awaitable<Result<T>> off_reactor(Request& request,
-                                              std::function<Result<T>(const std::string&)> work);
+                                              std::function<Result<T>(const std::string&)> work) {
+    return net::run_on_body<T>(worker.pool_, worker.reactor_, request.body, std::move(work),
+                               kPreparationTime);
+  }
   bool authenticated(const Request& request) const;
 };
 

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "numerics/digest.h"
 #include "numerics/hmac.h"
 #include "observe/log.h"
 #include "worker/routes.h"
@@ -61,6 +62,9 @@ Status Worker::start() {
   hello.epoch = std::strtoull(epoch_.c_str(), nullptr, 16);
   hello.lineage = served_.lineage;
   hello.representation = served_.model->numeric_path();
+  const std::string identity = hello.lineage + "/" + hello.representation;
+  fingerprint_ =
+      "fp_" + numerics::to_hex(numerics::sha256(std::as_bytes(std::span(identity)))).substr(0, 10);
   hello.block_tokens = static_cast<uint32_t>(layout.block_tokens);
   hello.kv_dtype = static_cast<uint32_t>(layout.dtype);
   hello.layout_id = layout.layout_id;

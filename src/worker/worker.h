@@ -42,6 +42,7 @@ struct WorkerOptions {
   size_t max_body_bytes = size_t{64} << 20;
   Duration request_timeout = std::chrono::minutes(30);
   Duration drain = std::chrono::seconds(30);
+  protocol::Pooling pooling = protocol::Pooling::kMean;  // of embeddings that do not ask
 };
 
 class Worker {
@@ -61,7 +62,13 @@ class Worker {
 
  private:
   struct Routes;
-  using Events = EventChannel<protocol::TokenEvent>;
+  // What one of a request's prompts gave. An embedding comes with a finish.
+  struct RequestEvent {
+    size_t prompt = 0;
+    protocol::TokenEvent event;
+    std::vector<float> embedding = {};
+  };
+  using Events = EventChannel<RequestEvent>;
   explicit Worker(WorkerOptions options);
   Status start();
   net::asio::awaitable<void> drain_and_stop();
@@ -71,6 +78,7 @@ class Worker {
   ServedModel served_;
   model::MemoryBudget memory_;
   std::string epoch_;
+  std::string fingerprint_;  // system_fingerprint of answers
   std::unique_ptr<device::SharedArena> arena_;
   std::unique_ptr<HandoffService> handoffs_;  // outlives the engine (see HandoffService::stop)
   std::unique_ptr<engine::Engine> engine_;

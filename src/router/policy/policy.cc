@@ -140,6 +140,17 @@ Placement choose_placement(std::span<const WorkerSnapshot> workers, const Placem
     return chooser.prefill_cost(worker) + chooser.decode_cost(worker);
   };
 
+  if (request.one_worker) {
+    Chooser::Choice best;
+    for (const WorkerRole role :
+         {WorkerRole::kUnified, WorkerRole::kPrefill, WorkerRole::kDecode}) {
+      const auto candidate = chooser.cheapest(role, alone, kAny);
+      if (candidate.worker != nullptr && candidate.seconds < best.seconds) best = candidate;
+    }
+    if (best.worker == nullptr) return {};
+    return {kNoWorker, best.worker->id, false, chooser.cached(*best.worker), best.seconds};
+  }
+
   const auto local =
       chooser.cheapest(WorkerRole::kDecode, alone, [&](const WorkerSnapshot& worker) {
         return worker.prefix_blocks >= 1 &&

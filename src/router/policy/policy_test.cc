@@ -49,6 +49,23 @@ TEST(Policy, NeedsBothHalvesOfAPairOrAUnifiedWorker) {
   EXPECT_TRUE(choose_placement(pools(0, 0, 1), request(500), {}).found());
 }
 
+TEST(Policy, WhatOneWorkerMustDoGoesToAnyRoleAndNeverToAPair) {
+  auto alone = request(500);
+  alone.one_worker = true;
+  for (const auto& pool : {pools(1, 1), pools(2, 0), pools(0, 2), pools(0, 0, 1), pools(2, 2, 2)}) {
+    const auto placement = choose_placement(pool, alone, {});
+    EXPECT_TRUE(placement.found());
+    EXPECT_EQ(placement.prefill, kNoWorker);
+  }
+  auto busy = pools(1, 1);
+  busy[0].queued_tokens = 100000;
+  EXPECT_EQ(choose_placement(busy, alone, {}).answer, 1U);
+  busy[1].available = false;
+  EXPECT_EQ(choose_placement(busy, alone, {}).answer, 0U);
+  busy[0].available = false;
+  EXPECT_FALSE(choose_placement(busy, alone, {}).found());
+}
+
 TEST(Policy, UnavailableAndExcludedWorkersAreNeverChosen) {
   auto all = pools(2, 2, 1);
   for (WorkerId a = 0; a < 5; ++a) {

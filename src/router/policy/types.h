@@ -33,6 +33,7 @@ struct PlacementRequest {
   int32_t expected_output = 128;  // tokens; bounded by the client's max_tokens
   int32_t block_tokens = 16;
   uint64_t affinity = 0;           // hash of the affinity key
+  bool one_worker = false;         // no pair: one worker of any role does everything
   std::vector<WorkerId> excluded;  // already failed this request
 };
 

@@ -1,0 +1,172 @@
+#include "api/field_readers.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "api/fields.h"
+#include "api/messages.h"
+#include "api/request_tables.h"
+
+namespace tandem::api {
+
+namespace {
+
+constexpr size_t kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 4096;
+constexpr size_t kMaxTools = 4096;
+
+tl::unexpected<Error> refuse(const char* code, std::string sentence, const std::string& pointer) {
+  return make_error(400, code, std::move(sentence), pointer);
+}
+
+std::string item(const std::string& pointer, size_t index) {
+  return pointer_to(pointer, std::to_string(index));
+}
+
+Status add_stop(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (!value.is_string())
+    return refuse("invalid_type", "a stop sequence must be a string", pointer);
+  if (value.as_string().size() > kMaxStopBytes)
+    return refuse("string_above_max_length", "a stop sequence has at most 4096 bytes", pointer);
+  if (!value.as_string().empty()) draft.request.sampling.stop.push_back(value.as_string());
+  return {};
+}
+
+Status add_prompt(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (value.is_string()) {
+    if (value.as_string().size() > kMaxPromptBytes)
+      return refuse("string_above_max_length", "the prompt is too large", pointer);
+    if (value.as_string().empty() && draft.request.endpoint == Endpoint::kEmbeddings)
+      return refuse("empty_string", "there is nothing to embed in an empty text", pointer);
+    draft.request.prompts.push_back({value.as_string(), std::nullopt});
+    return {};
+  }
+  if (!value.is_array()) {
+    return refuse("invalid_type",
+                  "a prompt must be a string or an array of token ids (or an array of prompts)",
+                  pointer);
+  }
+  if (value.items().empty()) return refuse("empty_array", "a prompt has no token ids", pointer);
+  TANDEM_TRY(tokens, read_tokens(value, pointer, kMaxPromptTokens));
+  draft.request.prompts.push_back({"", std::move(tokens)});
+  return {};
+}
+
+}  // namespace
+
+Status read_logit_bias(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (!value.is_object())
+    return refuse("invalid_type", "'logit_bias' must be an object of token ids and numbers",
+                  pointer);
+  if (value.members().size() > protocol::kMaxLogitBias) {
+    return refuse(
+        "object_above_max_properties",
+        "'logit_bias' has more than " + std::to_string(protocol::kMaxLogitBias) + " entries",
+        pointer);
+  }
+  TANDEM_CHECK(check_keys(value, pointer));
+  auto& out = draft.request.sampling.logit_bias;
+  for (const auto& [key, bias] : value.members()) {
+    const std::string at = pointer_to(pointer, key.substr(0, 32));
+    int32_t token = 0;
+    const auto [end, failed] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (failed != std::errc() || end != key.data() + key.size() || token < 0)
+      return refuse("invalid_value", "a key of 'logit_bias' must be a token id", at);
+    const auto number = bias.is_number() ? bias.as_double() : std::nullopt;
+    if (!number || !(std::abs(*number) <= 100))
+      return refuse("invalid_value", "a logit bias must be a number from -100 to 100", at);
+    out.push_back({token, static_cast<float>(*number)});
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
+  // "07" and "7" are one token.
+  const auto twice = std::adjacent_find(
+      out.begin(), out.end(), [](const auto& a, const auto& b) { return a.token == b.token; });
+  if (twice == out.end()) return {};
+  return refuse("duplicate_parameter", "'logit_bias' names a token twice",
+                pointer_to(pointer, std::to_string(twice->token)));
+}
+
+Status read_stops(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (value.is_string()) return add_stop(value, pointer, draft);
+  if (!value.is_array())
+    return refuse("invalid_type", "'stop' must be a string or an array of strings", pointer);
+  if (value.items().size() > kMaxStops)
+    return refuse("array_above_max_length", "'stop' has more than 16 strings", pointer);
+  for (size_t i = 0; i < value.items().size(); ++i)
+    TANDEM_CHECK(add_stop(value.items()[i], item(pointer, i), draft));
+  return {};
+}
+
+Status read_stop_tokens(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  TANDEM_TRY(tokens, read_tokens(value, pointer, protocol::kMaxStopTokens));
+  draft.request.sampling.stop_token_ids = std::move(tokens);
+  return {};
+}
+
+Status read_response_format(const JsonValue& value, const std::string& pointer, Draft&) {
+  const JsonValue* type = value.find("type");
+  if (type == nullptr || !type->is_string())
+    return refuse("invalid_type", "'response_format' must be an object with a type", pointer);
+  if (type->as_string() == "text") return {};
+  return refuse("unsupported_parameter",
+                "'response_format' of another type than 'text' is not supported yet: ask for the "
+                "format in the prompt",
+                pointer);
+}
+
+Status read_tools(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (!value.is_array()) return refuse("invalid_type", "'tools' must be an array", pointer);
+  if (value.items().size() > kMaxTools)
+    return refuse("array_above_max_length", "there are more than 4096 tools", pointer);
+  for (size_t i = 0; i < value.items().size(); ++i) {
+    if (!value.items()[i].is_object())
+      return refuse("invalid_type", "a tool must be an object", item(pointer, i));
+  }
+  if (!value.items().empty()) draft.request.tools = value;
+  return {};
+}
+
+Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  draft.tools_off = value.is_string() && value.as_string() == "none";
+  if (draft.tools_off || (value.is_string() && value.as_string() == "auto")) return {};
+  return refuse("unsupported_parameter",
+                "'tool_choice' can only be 'auto' or 'none' yet: a call cannot be forced", pointer);
+}
+
+Status read_template_arguments(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (!value.is_object())
+    return refuse("invalid_type", "'chat_template_kwargs' must be an object", pointer);
+  draft.request.template_arguments = value;
+  return {};
+}
+
+Status read_messages(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  TANDEM_TRY(messages, normalize_messages(value, pointer));
+  draft.request.messages = std::move(messages);
+  return {};
+}
+
+Status read_prompts(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  const bool list = value.is_array() && !value.items().empty() && !value.items()[0].is_number();
+  if (!list) return add_prompt(value, pointer, draft);
+  if (value.items().size() > static_cast<size_t>(kMaxPrompts))
+    return refuse("array_above_max_length", "there are more than 2048 prompts", pointer);
+  for (size_t i = 0; i < value.items().size(); ++i)
+    TANDEM_CHECK(add_prompt(value.items()[i], item(pointer, i), draft));
+  return {};
+}
+
+Status read_prompt_text(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (!value.is_string()) return refuse("invalid_type", "'prompt' must be a string", pointer);
+  return add_prompt(value, pointer, draft);
+}
+
+Status read_token_prompt(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  TANDEM_TRY(tokens, read_tokens(value, pointer, kMaxPromptTokens));
+  draft.request.prompts.push_back({"", std::move(tokens)});
+  return {};
+}
+
+}  // namespace tandem::api

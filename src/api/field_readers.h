@@ -1,0 +1,24 @@
+// The readers of fields that need more than a type and a range; rows of request_tables.cc name
+// them.
+#pragma once
+
+#include <string>
+
+#include "api/field_table.h"
+
+namespace tandem::api {
+
+Status read_logit_bias(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_stops(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_stop_tokens(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_response_format(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_tools(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_template_arguments(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_messages(const JsonValue& value, const std::string& pointer, Draft& draft);
+// Text, token ids, or an array of either; none may be an empty array.
+Status read_prompts(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_prompt_text(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_token_prompt(const JsonValue& value, const std::string& pointer, Draft& draft);
+
+}  // namespace tandem::api

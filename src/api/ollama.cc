@@ -1,0 +1,236 @@
+#include "api/ollama.h"
+
+#include <array>
+#include <utility>
+
+#include "api/fields.h"
+
+namespace tandem::api {
+
+namespace {
+
+constexpr size_t kMaxText = size_t{64} << 20;
+
+// Ollama's options that are fields of the OpenAI dialect under another or the same name.
+struct Option {
+  const char* ollama;
+  const char* openai;
+};
+constexpr std::array kOptions = {
+    Option{"temperature", "temperature"},
+    Option{"top_p", "top_p"},
+    Option{"top_k", "top_k"},
+    Option{"min_p", "min_p"},
+    Option{"typical_p", "typical_p"},
+    Option{"seed", "seed"},
+    Option{"stop", "stop"},
+    Option{"repeat_penalty", "repetition_penalty"},
+    Option{"presence_penalty", "presence_penalty"},
+    Option{"frequency_penalty", "frequency_penalty"},
+};
+
+Status refuse_unsupported(const Fields& fields) {
+  for (const char* key : {"images", "format", "suffix", "context", "template"}) {
+    const JsonValue* value = fields.find(key);
+    const bool used = value != nullptr && !(value->is_string() && value->as_string().empty()) &&
+                      !(value->is_array() && value->items().empty());
+    if (!used) continue;
+    return make_error(400, "unsupported_parameter",
+                      "'" + std::string(key) + "' is not supported here; leave it out",
+                      fields.pointer(key));
+  }
+  return {};
+}
+
+Status read_options(const Fields& fields, JsonValue& out) {
+  const JsonValue* options = fields.find("options");
+  if (options == nullptr) return {};
+  if (!options->is_object()) return fields.error("options", "must be an object");
+  const Fields inner(*options, "/options");
+  for (const Option& option : kOptions) {
+    if (const JsonValue* value = inner.find(option.ollama)) out.set(option.openai, *value);
+  }
+  if (const JsonValue* limit = inner.find("num_predict")) {
+    // Negative: until the context is full.
+    const auto tokens = limit->is_number() ? limit->as_integer() : std::nullopt;
+    if (!tokens) return inner.error("num_predict", "must be an integer");
+    if (*tokens > 0) out.set("max_tokens", *limit);
+  }
+  return {};
+}
+
+Status read_messages(const Fields& fields, JsonValue& out) {
+  const JsonValue* messages = fields.find("messages");
+  if (messages == nullptr) return fields.error("messages", "is missing");
+  for (size_t i = 0; i < messages->items().size(); ++i) {
+    const JsonValue* images = messages->items()[i].find("images");
+    if (images == nullptr || images->items().empty()) continue;
+    return make_error(400, "unsupported_content", "images are not supported by this model",
+                      pointer_to("/messages", std::to_string(i)) + "/images");
+  }
+  out.set("messages", *messages);
+  if (const JsonValue* tools = fields.find("tools")) out.set("tools", *tools);
+  return {};
+}
+
+Status read_prompt(const Fields& fields, OllamaRequest& out) {
+  std::string prompt;
+  std::string system;
+  bool raw = false;
+  if (fields.find("prompt") == nullptr) return fields.error("prompt", "is missing");
+  TANDEM_CHECK(fields.string("prompt", prompt, kMaxText));
+  TANDEM_CHECK(fields.string("system", system, kMaxText));
+  TANDEM_CHECK(fields.boolean("raw", raw));
+  if (raw) {
+    out.messages = false;
+    out.body.set("prompt", JsonValue::string(std::move(prompt)));
+    return {};
+  }
+  JsonValue messages = JsonValue::array();
+  const auto add = [&](const char* role, std::string text) {
+    messages.push_back(JsonValue::object(
+        {{"role", JsonValue::string(role)}, {"content", JsonValue::string(std::move(text))}}));
+  };
+  if (!system.empty()) add("system", std::move(system));
+  add("user", std::move(prompt));
+  out.body.set("messages", std::move(messages));
+  return {};
+}
+
+const JsonValue* first_choice(const JsonValue& reply) {
+  const JsonValue* choices = reply.find("choices");
+  return choices == nullptr || choices->items().empty() ? nullptr : &choices->items()[0];
+}
+
+std::string text_of(const JsonValue& choice) {
+  for (const char* holder : {"delta", "message"}) {
+    if (const JsonValue* part = choice.find(holder)) {
+      const JsonValue* content = part->find("content");
+      return content == nullptr ? std::string() : content->as_string();
+    }
+  }
+  const JsonValue* text = choice.find("text");
+  return text == nullptr ? std::string() : text->as_string();
+}
+
+}  // namespace
+
+Result<OllamaRequest> parse_ollama(bool chat, const JsonValue& body) {
+  if (!body.is_object()) return invalid_request("the body must be a JSON object", "");
+  const Fields fields(body, "");
+  OllamaRequest out;
+  out.chat = chat;
+  out.model = "default";
+  out.body = JsonValue::object();
+  TANDEM_CHECK(fields.string("model", out.model, 1024));
+  TANDEM_CHECK(fields.boolean("stream", out.stream));
+  TANDEM_CHECK(refuse_unsupported(fields));
+  // Ollama's names end in a tag that says which build of a model is meant; there is one here.
+  std::string name = out.model;
+  if (name.ends_with(":latest")) name.resize(name.size() - 7);
+  out.body.set("model", JsonValue::string(std::move(name)));
+  TANDEM_CHECK(read_options(fields, out.body));
+  if (chat) {
+    TANDEM_CHECK(read_messages(fields, out.body));
+  } else {
+    TANDEM_CHECK(read_prompt(fields, out));
+  }
+  // The older dialect stops after 16 tokens unless told otherwise; Ollama does not.
+  if (!out.messages && out.body.find("max_tokens") == nullptr)
+    out.body.set("max_tokens", JsonValue::integer(128));
+  out.body.set("stream", JsonValue::boolean(out.stream));
+  if (out.stream) {
+    out.body.set("stream_options",
+                 JsonValue::object({{"include_usage", JsonValue::boolean(true)}}));
+  }
+  return out;
+}
+
+std::string ollama_error(std::string_view openai_body) {
+  std::string sentence = "the request failed";
+  if (const auto json = parse_json(openai_body)) {
+    const JsonValue* error = json->find("error");
+    const JsonValue* message = error == nullptr ? nullptr : error->find("message");
+    if (message != nullptr && message->is_string()) sentence = message->as_string();
+  }
+  return JsonValue::object({{"error", JsonValue::string(std::move(sentence))}}).dump();
+}
+
+OllamaReply::OllamaReply(const OllamaRequest& request, std::string created)
+    : chat_(request.chat), model_(request.model), created_(std::move(created)) {}
+
+JsonValue OllamaReply::part(const std::string& text, bool done) const {
+  JsonValue json = JsonValue::object();
+  json.set("model", JsonValue::string(model_));
+  json.set("created_at", JsonValue::string(created_));
+  if (chat_) {
+    json.set("message", JsonValue::object({{"role", JsonValue::string("assistant")},
+                                           {"content", JsonValue::string(text)}}));
+  } else {
+    json.set("response", JsonValue::string(text));
+  }
+  json.set("done", JsonValue::boolean(done));
+  return json;
+}
+
+JsonValue OllamaReply::last(const std::string& text, const JsonValue* usage,
+                            int64_t elapsed) const {
+  JsonValue json = part(text, true);
+  json.set("done_reason", JsonValue::string(reason_));
+  json.set("total_duration", JsonValue::integer(elapsed));
+  const auto count = [&](const char* to, const char* from) {
+    const JsonValue* value = usage == nullptr ? nullptr : usage->find(from);
+    if (value != nullptr) json.set(to, *value);
+  };
+  count("prompt_eval_count", "prompt_tokens");
+  count("eval_count", "completion_tokens");
+  return json;
+}
+
+std::string OllamaReply::line(std::string_view data, int64_t elapsed) {
+  if (failed_) return {};
+  if (data == "[DONE]") return last("", &usage_, elapsed).dump() + "\n";
+  const auto json = parse_json(data);
+  if (!json) return {};
+  if (json->find("error") != nullptr) {
+    failed_ = true;
+    return ollama_error(data) + "\n";
+  }
+  if (const JsonValue* usage = json->find("usage"); usage != nullptr && usage->is_object())
+    usage_ = *usage;
+  const JsonValue* choice = first_choice(*json);
+  if (choice == nullptr) return {};
+  if (const JsonValue* reason = choice->find("finish_reason");
+      reason != nullptr && reason->is_string())
+    reason_ = reason->as_string();
+  const std::string text = text_of(*choice);
+  return text.empty() ? std::string() : part(text, false).dump() + "\n";
+}
+
+std::string OllamaReply::whole(std::string_view openai_body, int64_t elapsed) const {
+  const auto json = parse_json(openai_body);
+  const JsonValue* choice = json ? first_choice(*json) : nullptr;
+  if (choice == nullptr) return ollama_error("");
+  JsonValue out = last(text_of(*choice), json->find("usage"), elapsed);
+  if (const JsonValue* reason = choice->find("finish_reason");
+      reason != nullptr && reason->is_string())
+    out.set("done_reason", *reason);
+  return out.dump();
+}
+
+std::string ollama_tags(const std::vector<std::string>& ids, const std::string& modified) {
+  JsonValue models = JsonValue::array();
+  for (const std::string& id : ids) {
+    JsonValue model = JsonValue::object();
+    model.set("name", JsonValue::string(id + ":latest"));
+    model.set("model", JsonValue::string(id + ":latest"));
+    model.set("modified_at", JsonValue::string(modified));
+    models.push_back(std::move(model));
+  }
+  return JsonValue::object({{"models", std::move(models)}}).dump();
+}
+
+// Clients compare it with the versions that brought features: one that has the two routes.
+std::string ollama_version() { return R"({"version":"0.5.0"})"; }
+
+}  // namespace tandem::api

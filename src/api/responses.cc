@@ -1,0 +1,311 @@
+#include "api/responses.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "api/fields.h"
+#include "base/reply_text.h"
+
+namespace tandem::api {
+
+namespace {
+
+const char* finish_name(protocol::FinishReason reason) {
+  return reason == protocol::FinishReason::kLength ? "length" : "stop";
+}
+
+Error aborted() { return {503, "request_aborted", "the request was aborted before it finished"}; }
+
+JsonValue::Member role_delta() {
+  return {"delta", JsonValue::object({{"role", JsonValue::string("assistant")},
+                                      {"content", JsonValue::string("")},
+                                      {"refusal", JsonValue()}})};
+}
+
+}  // namespace
+
+JsonValue usage_json(const protocol::Usage& usage) {
+  JsonValue json = JsonValue::object();
+  json.set("prompt_tokens", JsonValue::integer(usage.prompt_tokens));
+  json.set("completion_tokens", JsonValue::integer(usage.completion_tokens));
+  json.set("total_tokens",
+           JsonValue::integer(int64_t{usage.prompt_tokens} + usage.completion_tokens));
+  json.set("prompt_tokens_details",
+           JsonValue::object({{"cached_tokens", JsonValue::integer(usage.cached_tokens)}}));
+  json.set("completion_tokens_details",
+           JsonValue::object({{"reasoning_tokens", JsonValue::integer(0)}}));
+  return json;
+}
+
+ResponseRenderer::ResponseRenderer(const ApiRequest& request, ReplyContext context)
+    : request_(request),
+      context_(std::move(context)),
+      chat_(request.endpoint == Endpoint::kChatCompletions),
+      n_(static_cast<size_t>(request.sampling.n)),
+      choices_(context_.prompt_tokens.size() * n_),
+      open_(choices_.size()) {}
+
+ResponseRenderer::Choice& ResponseRenderer::choice(size_t prompt, int32_t index) {
+  return choices_[(prompt * n_) + static_cast<size_t>(index)];
+}
+
+std::string ResponseRenderer::echo_text(size_t prompt) const {
+  const Prompt& given = request_.prompts[prompt];
+  return given.tokens ? context_.tokenizer->decode(*given.tokens, true) : given.text;
+}
+
+JsonValue ResponseRenderer::chunk(JsonValue choices) const {
+  JsonValue json = JsonValue::object();
+  json.set("id", JsonValue::string(context_.id));
+  json.set("object", JsonValue::string(chat_ ? "chat.completion.chunk" : "text_completion"));
+  json.set("created", JsonValue::integer(context_.created));
+  json.set("model", JsonValue::string(context_.model));
+  if (chat_) json.set("service_tier", JsonValue::string("default"));
+  json.set("system_fingerprint", JsonValue::string(context_.fingerprint));
+  json.set("choices", std::move(choices));
+  if (request_.continuous_usage) {
+    json.set("usage", usage_json(usage_so_far()));
+    json.find("usage")->erase("prompt_tokens_details");  // not known before the end
+  } else if (request_.include_usage) {
+    json.set("usage", JsonValue());
+  }
+  return json;
+}
+
+JsonValue ResponseRenderer::choice_json(size_t index, JsonValue::Member content,
+                                        JsonValue logprobs) const {
+  JsonValue made = JsonValue::object();
+  made.set("index", JsonValue::integer(static_cast<int64_t>(index)));
+  made.set(content.first, std::move(content.second));
+  made.set("logprobs", std::move(logprobs));
+  made.set("finish_reason", JsonValue());
+  return made;
+}
+
+JsonValue::Member ResponseRenderer::text_member(const std::string& text) const {
+  if (!chat_) return {"text", JsonValue::string(text)};
+  return {"delta", JsonValue::object({{"content", JsonValue::string(text)}})};
+}
+
+// The client's own stop string or token; null for the model's end of turn.
+JsonValue ResponseRenderer::stop_reason(const protocol::FinishEvent& finish) const {
+  if (finish.stop_string) return JsonValue::string(*finish.stop_string);
+  const auto& asked = request_.sampling.stop_token_ids;
+  if (finish.stop_token && std::find(asked.begin(), asked.end(), *finish.stop_token) != asked.end())
+    return JsonValue::integer(*finish.stop_token);
+  return {};
+}
+
+JsonValue ResponseRenderer::logprobs_json(LogprobLists lists) const {
+  if (!request_.sampling.logprobs) return {};
+  JsonValue json = JsonValue::object();
+  if (chat_) {
+    json.set("content", std::move(lists.content));
+    json.set("refusal", JsonValue());
+    return json;
+  }
+  json.set("tokens", std::move(lists.tokens));
+  json.set("token_logprobs", std::move(lists.token_logprobs));
+  json.set("top_logprobs", std::move(lists.top_logprobs));
+  json.set("text_offset", std::move(lists.text_offset));
+  return json;
+}
+
+namespace {
+
+void add_tokens(LogprobLists& lists, int64_t& characters, bool chat,
+                const protocol::TextEvent& event, const text::Tokenizer* tokenizer) {
+  for (const protocol::TokenLogprobs& token : event.logprobs) {
+    if (chat) {
+      lists.add_chat(token);
+      continue;
+    }
+    lists.add_completion(token, characters);
+    characters += characters_of(token.chosen.token, token.chosen.bytes, tokenizer);
+  }
+}
+
+void add_prompt(LogprobLists& lists, int64_t& characters, const protocol::PromptEvent& event,
+                const text::Tokenizer* tokenizer) {
+  for (size_t i = 0; i < event.tokens.size(); ++i) {
+    const std::string_view bytes = tokenizer->token_bytes(event.tokens[i]);
+    if (i < event.logprobs.size() && event.logprobs[i]) {
+      lists.add_completion(*event.logprobs[i], characters);
+    } else {
+      lists.add_unscored(bytes, characters);
+    }
+    characters += characters_of(event.tokens[i], bytes, tokenizer);
+  }
+}
+
+}  // namespace
+
+std::string ResponseRenderer::text_frame(size_t index, const std::string& text,
+                                         JsonValue logprobs) {
+  return sse_frame(
+      chunk(JsonValue::array({choice_json(index, text_member(text), std::move(logprobs))})));
+}
+
+std::string ResponseRenderer::begin() {
+  std::string frames;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (chat_) {
+      frames += sse_frame(chunk(JsonValue::array({choice_json(i, role_delta(), JsonValue())})));
+    } else if (request_.echo && !request_.sampling.prompt_logprobs) {
+      frames += text_frame(i, echo_text(i / n_), JsonValue());
+    }
+  }
+  return frames;
+}
+
+std::string ResponseRenderer::prompt_frames(size_t prompt, const protocol::PromptEvent& event) {
+  std::string frames;
+  if (chat_ || !request_.echo) return frames;
+  for (size_t i = 0; i < n_; ++i) {
+    Choice& to = choice(prompt, static_cast<int32_t>(i));
+    LogprobLists lists;
+    add_prompt(lists, to.characters, event, context_.tokenizer);
+    frames += text_frame((prompt * n_) + i, echo_text(prompt), logprobs_json(std::move(lists)));
+  }
+  return frames;
+}
+
+std::string ResponseRenderer::render(size_t prompt, const protocol::TokenEvent& event) {
+  if (finished()) return {};
+  if (const auto* asked = std::get_if<protocol::PromptEvent>(&event))
+    return prompt_frames(prompt, *asked);
+  if (const auto* finish = std::get_if<protocol::FinishEvent>(&event))
+    return finish_frames(prompt, *finish);
+  if (const auto* failed = std::get_if<protocol::ErrorEvent>(&event))
+    return error_frames(failed->error);
+  const auto& text = std::get<protocol::TextEvent>(event);
+  Choice& to = choice(prompt, text.choice);
+  if (to.finish) return {};
+  to.generated += static_cast<int64_t>(text.tokens.size());
+  LogprobLists lists;
+  add_tokens(lists, to.characters, chat_, text, context_.tokenizer);
+  if (text.text.empty() && lists.empty()) return {};
+  const size_t index = (prompt * n_) + static_cast<size_t>(text.choice);
+  return text_frame(index, text.text,
+                    lists.empty() ? JsonValue() : logprobs_json(std::move(lists)));
+}
+
+// False: the request was aborted.
+bool ResponseRenderer::take_finish(size_t prompt, const protocol::FinishEvent& finish) {
+  Choice& to = choice(prompt, finish.choice);
+  if (to.finish) return true;
+  if (finish.reason == protocol::FinishReason::kAborted) return false;
+  to.finish = finish;
+  to.generated = finish.usage.completion_tokens;
+  --open_;
+  return true;
+}
+
+std::string ResponseRenderer::finish_frames(size_t prompt, const protocol::FinishEvent& finish) {
+  if (choice(prompt, finish.choice).finish) return {};
+  if (!take_finish(prompt, finish)) return error_frames(aborted());
+  const size_t index = (prompt * n_) + static_cast<size_t>(finish.choice);
+  JsonValue last =
+      choice_json(index, chat_ ? JsonValue::Member{"delta", JsonValue::object()} : text_member(""),
+                  JsonValue());
+  last.set("finish_reason", JsonValue::string(finish_name(finish.reason)));
+  last.set("stop_reason", stop_reason(finish));
+  std::string frames = sse_frame(chunk(JsonValue::array({std::move(last)})));
+  if (open_ > 0) return frames;
+  const bool reports = request_.envelope && request_.envelope->report_tokens;
+  if (request_.include_usage || request_.continuous_usage || reports) {
+    JsonValue end = chunk(JsonValue::array());
+    end.set("usage", usage_json(total_usage()));
+    if (reports) end.set("tandem", report());
+    frames += sse_frame(end);
+  }
+  return frames += kSseDone;
+}
+
+std::string ResponseRenderer::error_frames(Error error) {
+  error_ = std::move(error);
+  return sse_error(*error_);
+}
+
+void ResponseRenderer::collect(size_t prompt, const protocol::TokenEvent& event) {
+  if (finished()) return;
+  if (const auto* asked = std::get_if<protocol::PromptEvent>(&event)) {
+    if (chat_ || !request_.echo) return;
+    for (size_t i = 0; i < n_; ++i) {
+      Choice& to = choice(prompt, static_cast<int32_t>(i));
+      add_prompt(to.logprobs, to.characters, *asked, context_.tokenizer);
+    }
+  } else if (const auto* text = std::get_if<protocol::TextEvent>(&event)) {
+    Choice& to = choice(prompt, text->choice);
+    if (to.finish) return;
+    to.text += text->text;
+    add_tokens(to.logprobs, to.characters, chat_, *text, context_.tokenizer);
+  } else if (const auto* finish = std::get_if<protocol::FinishEvent>(&event)) {
+    if (!take_finish(prompt, *finish)) error_ = aborted();
+  } else {
+    error_ = std::get<protocol::ErrorEvent>(event).error;
+  }
+}
+
+// Every prompt counts once, however many choices it has.
+protocol::Usage ResponseRenderer::total_usage() const {
+  protocol::Usage total;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const protocol::Usage& usage = choices_[i].finish->usage;
+    total.completion_tokens += usage.completion_tokens;
+    if (i % n_ != 0) continue;
+    total.prompt_tokens += usage.prompt_tokens;
+    total.cached_tokens += usage.cached_tokens;
+  }
+  return total;
+}
+
+protocol::Usage ResponseRenderer::usage_so_far() const {
+  protocol::Usage usage;
+  for (const int64_t tokens : context_.prompt_tokens)
+    usage.prompt_tokens += static_cast<int32_t>(tokens);
+  for (const Choice& from : choices_)
+    usage.completion_tokens += static_cast<int32_t>(from.generated);
+  return usage;
+}
+
+JsonValue ResponseRenderer::report() const {
+  JsonValue ids = JsonValue::array();
+  for (const Choice& from : choices_) ids.push_back(token_array(from.finish->completion_tokens));
+  return JsonValue::object({{"completion_token_ids", std::move(ids)}});
+}
+
+Result<std::string> ResponseRenderer::body() const {
+  if (error_) return tl::unexpected(*error_);
+  if (open_ > 0) return internal_error("the answer ended without a finish");
+  JsonValue choices = JsonValue::array();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& from = choices_[i];
+    JsonValue::Member content =
+        chat_ ? JsonValue::Member{"message",
+                                  JsonValue::object({{"role", JsonValue::string("assistant")},
+                                                     {"content", JsonValue::string(from.text)},
+                                                     {"refusal", JsonValue()},
+                                                     {"annotations", JsonValue::array()}})}
+              : JsonValue::Member{
+                    "text", JsonValue::string((request_.echo ? echo_text(i / n_) : std::string()) +
+                                              from.text)};
+    JsonValue made = choice_json(i, std::move(content), logprobs_json(from.logprobs));
+    made.set("finish_reason", JsonValue::string(finish_name(from.finish->reason)));
+    made.set("stop_reason", stop_reason(*from.finish));
+    choices.push_back(std::move(made));
+  }
+  JsonValue json = JsonValue::object();
+  json.set("id", JsonValue::string(context_.id));
+  json.set("object", JsonValue::string(chat_ ? "chat.completion" : "text_completion"));
+  json.set("created", JsonValue::integer(context_.created));
+  json.set("model", JsonValue::string(context_.model));
+  if (chat_) json.set("service_tier", JsonValue::string("default"));
+  json.set("system_fingerprint", JsonValue::string(context_.fingerprint));
+  json.set("choices", std::move(choices));
+  json.set("usage", usage_json(total_usage()));
+  if (request_.envelope && request_.envelope->report_tokens) json.set("tandem", report());
+  return json.dump();
+}
+
+}  // namespace tandem::api

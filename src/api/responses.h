@@ -1,0 +1,87 @@
+// Token events to the reply bytes of the OpenAI dialect. Pure; one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "api/logprobs.h"
+#include "api/openai.h"
+#include "base/json_value.h"
+#include "base/result.h"
+#include "protocol/token_event.h"
+#include "text/tokenizer.h"
+
+namespace tandem::api {
+
+// What every chunk of one answer repeats, and what rendering needs to know of the model.
+struct ReplyContext {
+  std::string id;  // "chatcmpl-..." or "cmpl-..."
+  int64_t created = 0;
+  std::string model;                           // the served name
+  std::string fingerprint;                     // changes with the weights and the numeric path
+  std::vector<int64_t> prompt_tokens;          // of each prompt
+  const text::Tokenizer* tokenizer = nullptr;  // outlives the renderer
+};
+
+// Renders one request's events, whatever number of prompts and choices it has: choice c of prompt p
+// has the index p * n + c. Streaming: send begin(), then render(p, event) for each event; the one
+// that ends the request also gives the usage chunk and [DONE]. Whole: collect(p, event) for each,
+// then body().
+class ResponseRenderer {
+ public:
+  ResponseRenderer(const ApiRequest& request, ReplyContext context);
+
+  // Chat: a role chunk for each choice; completions: the prompt's text when it is echoed without
+  // logprobs.
+  std::string begin();
+  // Zero or more whole SSE frames.
+  std::string render(size_t prompt, const protocol::TokenEvent& event);
+  // True once every choice has finished, or an error came; later events are ignored.
+  bool finished() const { return open_ == 0 || error_.has_value(); }
+  bool failed() const { return error_.has_value(); }
+
+  void collect(size_t prompt, const protocol::TokenEvent& event);
+  // The JSON object, or the request's error (also when a finish is missing).
+  Result<std::string> body() const;
+
+ private:
+  struct Choice {
+    std::string text;        // whole answers only
+    LogprobLists logprobs;   // whole answers only
+    int64_t characters = 0;  // of the text so far
+    int64_t generated = 0;   // tokens so far
+    std::optional<protocol::FinishEvent> finish;
+  };
+
+  Choice& choice(size_t prompt, int32_t index);
+  bool take_finish(size_t prompt, const protocol::FinishEvent& finish);
+  std::string echo_text(size_t prompt) const;
+  JsonValue chunk(JsonValue choices) const;
+  JsonValue choice_json(size_t index, JsonValue::Member content, JsonValue logprobs) const;
+  JsonValue::Member text_member(const std::string& text) const;
+  JsonValue stop_reason(const protocol::FinishEvent& finish) const;
+  JsonValue logprobs_json(LogprobLists lists) const;
+  std::string text_frame(size_t index, const std::string& text, JsonValue logprobs);
+  std::string prompt_frames(size_t prompt, const protocol::PromptEvent& event);
+  std::string finish_frames(size_t prompt, const protocol::FinishEvent& finish);
+  std::string error_frames(Error error);
+  protocol::Usage total_usage() const;
+  protocol::Usage usage_so_far() const;
+  JsonValue report() const;
+
+  const ApiRequest request_;
+  const ReplyContext context_;
+  const bool chat_;
+  const size_t n_;
+  std::vector<Choice> choices_;
+  size_t open_;
+  std::optional<Error> error_;
+};
+
+JsonValue usage_json(const protocol::Usage& usage);
+
+}  // namespace tandem::api
