@@ -252,12 +252,15 @@ bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_f
   table.pages.resize(table.tags.size());
   table.full_blocks = std::min(table.full_blocks, blocks);
   table.window_blocks = std::min(table.window_blocks, blocks);
-  // Final bytes are never written again: the sequence goes on in private copies.
+  // Final bytes, and those that a peer reads, are never written again: the sequence goes on in
+  // private copies.
   const auto first = static_cast<size_t>(rewritten_from / block_tokens());
   std::vector<size_t> final;
   for (size_t at = slot(first, 0); at < table.tags.size(); ++at) {
     const int32_t page = table.pages[at];
-    if (page >= 0 && pool_.state(page) != kv::PageState::kFilling) final.push_back(at);
+    if (page < 0) continue;
+    const bool filling = pool_.state(page) == kv::PageState::kFilling;
+    if (!filling || pool_.readers(page) > 0) final.push_back(at);
   }
   if (static_cast<int64_t>(final.size()) + promised_to_others(&table) > obtainable()) return false;
   for (const size_t at : final) {
