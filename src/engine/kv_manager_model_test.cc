@@ -146,7 +146,7 @@ class History {
 
   void admit(SequenceId id, std::vector<int32_t> tokens, const std::string& salt) {
     const int32_t used = kv_->used_pages();
-    const auto cached = kv_->admit(id, tokens, salt, pick(3));
+    const auto cached = kv_->admit(id, tokens, {.salt = salt}, pick(3));
     if (!cached) {
       ASSERT_EQ(kv_->used_pages(), used) << "a refused admission takes nothing";
       return;
@@ -288,7 +288,7 @@ class History {
     auto tokens = some_prompt();
     const auto salt = some_salt();
     const int32_t used = kv_->used_pages();
-    auto reservation = kv_->reserve(id, tokens, salt, pick(2) * pick(longest_));
+    auto reservation = kv_->reserve(id, tokens, {.salt = salt}, pick(2) * pick(longest_));
     if (!reservation) {
       ASSERT_EQ(kv_->used_pages(), used);
       return;
@@ -389,7 +389,7 @@ class History {
     ASSERT_EQ(kv_->used_pages(), 0);
     // Everything that is cached can be had.
     const int32_t longest = kv_->demand().longest(kv_->page_count(), 100000);
-    ASSERT_TRUE(kv_->admit(next_id_, some_tokens(longest), "c", 0));
+    ASSERT_TRUE(kv_->admit(next_id_, some_tokens(longest), {.salt = "c"}, 0));
     kv_->release(next_id_);
     ASSERT_EQ(kv_->used_pages(), 0);
   }
