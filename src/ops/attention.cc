@@ -1,7 +1,6 @@
 // Writing keys and values to pages, and the plan that cuts a batch's attention into tiles.
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <cstring>
 
 #include "ops/operators.h"
@@ -23,14 +22,14 @@ void write_head(const PageLayout& layout, const float* k, const float* v, int32_
   }
 }
 
-void write_row(const PageArenaView& pages, int32_t layer, int32_t page, int32_t slot,
+void write_row(const PageArenaView& pages, int32_t slot_in_page, int32_t page, int32_t slot,
                const float* k, const float* v) {
   const PageLayout& layout = pages.layout;
   std::byte* base = pages.page(page);
   for (int32_t head = 0; head < layout.kv_heads;
        ++head, k += layout.head_dim, v += layout.head_dim) {
-    std::byte* k_plane = base + layout.k_offset(layer, head);
-    std::byte* v_plane = base + layout.v_offset(layer, head);
+    std::byte* k_plane = base + layout.k_offset(slot_in_page, head);
+    std::byte* v_plane = base + layout.v_offset(slot_in_page, head);
     switch (layout.dtype) {
       case KvDtype::kF32:
         write_head<KvDtype::kF32>(layout, k, v, slot, k_plane, v_plane);
@@ -49,6 +48,23 @@ void write_row(const PageArenaView& pages, int32_t layer, int32_t page, int32_t 
   }
 }
 
+// Bias, norm and rotation of one row's query or key heads.
+void transform_heads(const cpu::Kernels& kernels, const QkvTransform& transform, const float* bias,
+                     const float* norm, int32_t heads, int32_t head_dim, const float* angles,
+                     float* x) {
+  const int32_t columns = heads * head_dim;
+  if (bias != nullptr) kernels.add(bias, columns, x);
+  if (norm != nullptr) {
+    const int32_t width = transform.norm_whole ? columns : head_dim;
+    for (int32_t at = 0; at < columns; at += width)
+      kernels.rms_norm(x + at, norm, width, transform.epsilon, x + at);
+  }
+  if (angles == nullptr) return;
+  const auto rotate =
+      transform.rope->pairing == RopePairing::kHalves ? kernels.rope_halves : kernels.rope;
+  rotate(x, heads, head_dim, transform.rope->pairs(), angles);
+}
+
 }  // namespace
 
 Status check_page_layout(const PageLayout& layout) {
@@ -60,17 +76,18 @@ Status check_page_layout(const PageLayout& layout) {
     return internal_error("the CPU kernels do not read " +
                           std::string(kv_dtype_name(layout.dtype)) + " pages");
   }
+  if (layout.groups < 1) return internal_error("a page layout has at least one group");
   if (layout.block_tokens <= 0 || layout.block_tokens % 8 != 0) {
     return internal_error("block_tokens must be a positive multiple of 8");
   }
   return {};
 }
 
-void rope_and_kv_write(const CpuExecutor& executor, const AttentionShape& shape,
-                       std::span<const SequenceRows> sequences, const float* cos_sin, float* q,
-                       float* k, const float* v, int32_t layer, const PageArenaView& pages) {
-  const size_t q_columns = static_cast<size_t>(shape.heads) * shape.head_dim;
-  const size_t kv_columns = static_cast<size_t>(shape.kv_heads) * shape.head_dim;
+void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
+                const QkvTransform& transform, std::span<const SequenceRows> sequences, float* q,
+                float* k, float* v, LayerPlace place, const PageArenaView& pages) {
+  const auto q_columns = static_cast<size_t>(shape.q_columns());
+  const auto kv_columns = static_cast<size_t>(shape.kv_columns());
   const int32_t block_tokens = pages.layout.block_tokens;
   const cpu::Kernels& kernels = executor.kernels();
   executor.threads().parallel([&](int thread, int count) {
@@ -79,12 +96,18 @@ void rope_and_kv_write(const CpuExecutor& executor, const AttentionShape& shape,
       for (int32_t i = rows.begin; i < rows.end; ++i) {
         const size_t row = static_cast<size_t>(sequence.first_row) + i;
         const int32_t position = sequence.first_position + i;
-        const float* angles = cos_sin + row * shape.rope_pairs * 2;
-        kernels.rope(q + row * q_columns, shape.heads, shape.head_dim, shape.rope_pairs, angles);
-        kernels.rope(k + row * kv_columns, shape.kv_heads, shape.head_dim, shape.rope_pairs,
-                     angles);
-        write_row(pages, layer, sequence.pages[position / block_tokens], position % block_tokens,
-                  k + row * kv_columns, v + row * kv_columns);
+        float* values = v + row * kv_columns;
+        const float* angles = transform.rope == nullptr
+                                  ? nullptr
+                                  : transform.cos_sin + row * transform.rope->pairs() * 2;
+        transform_heads(kernels, transform, transform.q_bias, transform.q_norm, shape.heads,
+                        shape.head_dim, angles, q + row * q_columns);
+        transform_heads(kernels, transform, transform.k_bias, transform.k_norm, shape.kv_heads,
+                        shape.head_dim, angles, k + row * kv_columns);
+        if (transform.v_bias != nullptr) kernels.add(transform.v_bias, shape.kv_columns(), values);
+        const size_t block = static_cast<size_t>(position / block_tokens);
+        write_row(pages, place.slot, sequence.pages[block * pages.layout.groups + place.group],
+                  position % block_tokens, k + row * kv_columns, values);
       }
     }
   });
@@ -114,10 +137,9 @@ void AttentionPlan::plan(std::span<const SequenceRows> sequences) {
   }
 }
 
-void AttentionPlan::run(const CpuExecutor& executor, const float* q, float* out, int32_t layer,
-                        const PageArenaView& pages) const {
-  const size_t columns = static_cast<size_t>(shape_.heads) * shape_.head_dim;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+void AttentionPlan::run(const CpuExecutor& executor, const float* q, float* out,
+                        const AttentionLayer& layer, const PageArenaView& pages) const {
+  const auto columns = static_cast<size_t>(shape_.q_columns());
   executor.threads().parallel([&](int thread, int count) {
     // Later tiles of a chunk see more positions; dealing items out in turn balances that.
     for (size_t i = static_cast<size_t>(thread); i < items_.size();
@@ -125,25 +147,29 @@ void AttentionPlan::run(const CpuExecutor& executor, const float* q, float* out,
       const Item& item = items_[i];
       const SequenceRows& sequence = sequences_[item.sequence];
       const size_t first = static_cast<size_t>(sequence.first_row) * columns;
-      executor.kernels().attention({.page_base = pages.base,
-                                    .page_stride = pages.stride,
-                                    .k_offset = pages.layout.k_offset(layer, item.kv_head),
-                                    .v_offset = pages.layout.v_offset(layer, item.kv_head),
-                                    .dtype = pages.layout.dtype,
-                                    .head_dim = shape_.head_dim,
-                                    .block_tokens = pages.layout.block_tokens,
-                                    .page_ids = sequence.pages.data(),
-                                    .kv_head = item.kv_head,
-                                    .group = shape_.heads / shape_.kv_heads,
-                                    .first_position = sequence.first_position,
-                                    .pair_begin = item.pair_begin,
-                                    .pair_count = item.pair_count,
-                                    .q = q + first,
-                                    .stride_q = columns,
-                                    .out = out + first,
-                                    .stride_out = columns,
-                                    .scale = scale,
-                                    .scratch = executor.scratch(thread)});
+      executor.kernels().attention(
+          {.page_base = pages.base,
+           .page_stride = pages.stride,
+           .k_offset = pages.layout.k_offset(layer.place.slot, item.kv_head),
+           .v_offset = pages.layout.v_offset(layer.place.slot, item.kv_head),
+           .dtype = pages.layout.dtype,
+           .head_dim = shape_.head_dim,
+           .block_tokens = pages.layout.block_tokens,
+           .page_ids = sequence.pages.data() + layer.place.group,
+           .page_id_step = static_cast<size_t>(pages.layout.groups),
+           .window = layer.window,
+           .kv_head = item.kv_head,
+           .group = shape_.heads / shape_.kv_heads,
+           .first_position = sequence.first_position,
+           .pair_begin = item.pair_begin,
+           .pair_count = item.pair_count,
+           .q = q + first,
+           .stride_q = columns,
+           .out = out + first,
+           .stride_out = columns,
+           .scale = shape_.scale,
+           .softcap = shape_.softcap,
+           .scratch = executor.scratch(thread)});
     }
   });
 }

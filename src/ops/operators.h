@@ -43,40 +43,117 @@ struct LinearTarget {
 void linear(const CpuExecutor& executor, const Activations& x,
             std::span<const LinearTarget> targets);
 
-// out.values = silu(gate * x) * (up * x), then quantized if `out` has blocks. `gate_out` and
+enum class Activation : uint8_t {
+  kSilu,
+  kGeluTanh,  // gelu by its tanh approximation
+};
+
+// out.values = activation(gate * x) * (up * x), then quantized if `out` has blocks. `gate_out` and
 // `up_out` are scratch of x.rows * out.columns floats each.
 void gated_ffn(const CpuExecutor& executor, const Activations& x, const PackedMatrix& gate,
-               const PackedMatrix& up, float* gate_out, float* up_out, const Activations& out);
+               const PackedMatrix& up, Activation activation, float* gate_out, float* up_out,
+               const Activations& out);
 
-// First adds `delta` (if not null) into `x`, in place; then out = x / rms(x) * weight, quantized if
-// `out` has blocks.
-void add_rms_norm(const CpuExecutor& executor, const float* delta, float* x, const float* weight,
-                  float epsilon, const Activations& out);
+// The second half of gated_ffn, for products that something was added to:
+// out.values = activation(gate) * up, then quantized if `out` has blocks.
+void gate(const CpuExecutor& executor, const float* gate, const float* up, Activation activation,
+          const Activations& out);
+
+// What one block of a layer adds to the residual stream.
+struct Residual {
+  float* delta = nullptr;       // [rows][columns], overwritten when there is a norm; null: nothing
+  const float* norm = nullptr;  // weight of an RMS norm that delta passes first; null: none
+};
+
+// x += delta, in place; then out = x / rms(x) * weight (or just x when `weight` is null), quantized
+// if `out` has blocks. `epsilon` is that of both norms.
+void add_rms_norm(const CpuExecutor& executor, const Residual& residual, float* x,
+                  const float* weight, float epsilon, const Activations& out);
+
+// Adds a vector of `columns` values to each of `rows` rows.
+void add_bias(const CpuExecutor& executor, const float* bias, int32_t rows, int32_t columns,
+              float* in_out);
+
+// x = cap * tanh(x / cap).
+void soft_cap(const CpuExecutor& executor, float cap, int32_t rows, int32_t columns, float* in_out);
+
+// One pair of low-rank matrices that an adapter adds to a product: out += scale * B (A x).
+struct LowRank {
+  PackedMatrix a;  // [rank][inputs], F32
+  PackedMatrix b;  // [outputs][rank], F32
+  float scale = 1;
+};
+
+// For rows [first, first + count) of x: out[row] += scale * B (A x[row]), in float32 whatever the
+// mode. `scratch` holds count * (rank + outputs) floats.
+void add_low_rank(const CpuExecutor& executor, const Activations& x, int32_t first, int32_t count,
+                  const LowRank& low_rank, float* out, size_t stride_out, float* scratch);
 
 // Fills x.blocks from x.values; nothing to do without blocks.
 void quantize(const CpuExecutor& executor, const Activations& x);
 
-// Rows of a token embedding matrix, decoded from the file. Tokens must be in range.
-void embed(const CpuExecutor& executor, const weights::Tensor& table,
+// Rows of a token embedding matrix, decoded from the file and multiplied by `scale`. Tokens must be
+// in range.
+void embed(const CpuExecutor& executor, const weights::Tensor& table, float scale,
            std::span<const int32_t> tokens, float* out);
 
-// cos_sin[row][pairs]{cos, sin} of position * frequency[pair], the angle rounded to float32 as the
-// reference does.
-void rope_angles(const CpuExecutor& executor, std::span<const int32_t> positions,
-                 std::span<const float> frequencies, float* cos_sin);
+// Which two values of a head are rotated together.
+enum class RopePairing : uint8_t {
+  kAdjacent,  // 2i and 2i + 1
+  kHalves,    // i and pairs + i
+};
+
+// Rotations by position, one frequency (radians per position) for each pair.
+struct Rope {
+  RopePairing pairing = RopePairing::kAdjacent;
+  std::vector<float> frequencies;
+  float amplitude = 1;  // factor of every cosine and sine
+
+  int32_t pairs() const { return static_cast<int32_t>(frequencies.size()); }
+};
+
+// cos_sin[row][2 * pairs] of position * frequency[pair], the angle rounded to float32 as the
+// reference does; in the order that the pairing's kernel reads.
+void rope_angles(const CpuExecutor& executor, std::span<const int32_t> positions, const Rope& rope,
+                 float* cos_sin);
 
 // Shapes of one attention layer's rows.
 struct AttentionShape {
   int32_t heads = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
-  int32_t rope_pairs = 0;
+  float scale = 1;    // factor of every score
+  float softcap = 0;  // above 0: scores become softcap * tanh(score / softcap)
+
+  int32_t q_columns() const { return heads * head_dim; }
+  int32_t kv_columns() const { return kv_heads * head_dim; }
 };
 
-// Rotates q and k in place and writes k and v of every row of the batch to its page.
-void rope_and_kv_write(const CpuExecutor& executor, const AttentionShape& shape,
-                       std::span<const SequenceRows> sequences, const float* cos_sin, float* q,
-                       float* k, const float* v, int32_t layer, const PageArenaView& pages);
+// Where a layer's pages are, and how far back it sees.
+struct AttentionLayer {
+  LayerPlace place;
+  int32_t window = 0;  // 0: everything; else the last `window` positions, the row's own included
+};
+
+// What happens to q, k and v between their products and the pages, in this order. Null: nothing.
+struct QkvTransform {
+  const float* q_bias = nullptr;  // [q_columns]
+  const float* k_bias = nullptr;  // [kv_columns]
+  const float* v_bias = nullptr;
+  // RMS norm weights: [head_dim], applied to each head; or, with norm_whole, [q_columns] and
+  // [kv_columns], applied to all heads as one row.
+  const float* q_norm = nullptr;
+  const float* k_norm = nullptr;
+  bool norm_whole = false;
+  float epsilon = 0;
+  const Rope* rope = nullptr;
+  const float* cos_sin = nullptr;  // rope_angles() of the batch's rows
+};
+
+// Transforms q, k and v in place and writes k and v of every row of the batch to its page.
+void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
+                const QkvTransform& transform, std::span<const SequenceRows> sequences, float* q,
+                float* k, float* v, LayerPlace place, const PageArenaView& pages);
 
 // A batch's attention work, planned once per pass and run once per layer.
 class AttentionPlan {
@@ -85,7 +162,8 @@ class AttentionPlan {
   // Keeps views of `sequences`. At most max_rows rows in all.
   void plan(std::span<const SequenceRows> sequences);
   // out[row][heads * head_dim] for every planned row. K and V of the rows must have been written.
-  void run(const CpuExecutor& executor, const float* q, float* out, int32_t layer,
+  // Pages whose positions lie before every row's window are not touched.
+  void run(const CpuExecutor& executor, const float* q, float* out, const AttentionLayer& layer,
            const PageArenaView& pages) const;
 
  private:

@@ -4,11 +4,13 @@
 // K lies in a page as [dim][token], so sixteen neighbouring tokens are one weight vector of
 // fma_tile and the queries are its rows: no horizontal sums, and each K and V vector is widened
 // once for all pairs of the tile. Per span of kSpanTokens positions: scores, their maximum,
-// exponentials, weighted values; then a merge into the running result.
+// exponentials, weighted values; then a merge into the running result. With a window, columns
+// before the first position that any pair of the tile sees are left out, sixteen at a time.
 //
 // Why the bits depend on the position only: scores are independent lanes, each summed in order of
 // dim; a span always starts at a multiple of kSpanTokens; masked scores become weights of exactly
-// 0, which change neither a sum of weights nor a weighted sum; spans merge in order. Cost per pair
+// 0, which change neither a sum of weights nor a weighted sum (so leaving them out changes nothing
+// either); spans merge in order. Cost per pair
 // and position: 2 * dim multiply-adds. Included after the simd header.
 #pragma once
 
@@ -73,13 +75,30 @@ inline Scratch carve(const AttentionTile& t) {
 }
 
 inline const std::byte* page_at(const AttentionTile& t, int32_t position) {
-  return t.page_base + static_cast<size_t>(t.page_ids[position / t.block_tokens]) * t.page_stride;
+  return t.page_base +
+         static_cast<size_t>(t.page_ids[(position / t.block_tokens) * t.page_id_step]) *
+             t.page_stride;
 }
 
 // The row's own position for a pair of this tile.
 inline int32_t pair_position(const AttentionTile& t, int32_t i) {
   return t.first_position + (t.pair_begin + i) / t.group;
 }
+
+// The first position that a pair sees.
+inline int32_t pair_start(const AttentionTile& t, int32_t i) {
+  const int32_t start = pair_position(t, i) + 1 - t.window;
+  return t.window > 0 && start > 0 ? start : 0;
+}
+
+// Columns [first, count) of the span that starts at `begin`; `first` is a multiple of 16. Positions
+// before `start` are not read, but for neighbours of it in the same sixteen of one page.
+struct Span {
+  int32_t begin;
+  int32_t first;
+  int32_t count;
+  int32_t start;
+};
 
 inline void load_queries(const AttentionTile& t, const Scratch& s) {
   for (int32_t i = 0; i < t.pair_count; ++i) {
@@ -92,9 +111,11 @@ inline void load_queries(const AttentionTile& t, const Scratch& s) {
 }
 
 template <typename Element>
-void score_columns(const AttentionTile& t, const Scratch& s, int32_t begin, int32_t count) {
+void score_columns(const AttentionTile& t, const Scratch& s, const Span& span) {
   using Loader = typename LoaderFor<Element>::Type;
-  for (int32_t c = 0; c < count; c += 16) {
+  const int32_t begin = span.begin;
+  const int32_t count = span.count;
+  for (int32_t c = span.first; c < count; c += 16) {
     for (int32_t i = 0; i < t.pair_count; ++i) store(s.scores + i * kSpanTokens + c, zero());
     if (t.block_tokens % 16 == 0) {
       const auto* keys = reinterpret_cast<const Element*>(page_at(t, begin + c) + t.k_offset);
@@ -106,7 +127,7 @@ void score_columns(const AttentionTile& t, const Scratch& s, int32_t begin, int3
     }
     for (int32_t token = 0; token < 16; ++token) {
       const int32_t position = begin + c + token;
-      const bool present = c + token < count;
+      const bool present = c + token < count && position >= span.start;
       const auto* keys =
           present ? reinterpret_cast<const Element*>(page_at(t, position) + t.k_offset) : nullptr;
       for (int32_t d = 0; d < t.head_dim; ++d) {
@@ -120,22 +141,30 @@ void score_columns(const AttentionTile& t, const Scratch& s, int32_t begin, int3
   }
 }
 
+// Whether pair i sees any position of the span.
+inline bool sees(const AttentionTile& t, const Span& span, int32_t i) {
+  return pair_position(t, i) >= span.begin && pair_start(t, i) < span.begin + span.count;
+}
+
 // Turns scores into weights; peak and total become the span's.
-inline void soften(const AttentionTile& t, const Scratch& s, int32_t begin, int32_t count) {
-  const int32_t columns = (count + 15) / 16 * 16;
+inline void soften(const AttentionTile& t, const Scratch& s, const Span& span) {
+  const int32_t columns = (span.count + 15) / 16 * 16;
   for (int32_t i = 0; i < t.pair_count; ++i) {
     float* scores = s.scores + i * kSpanTokens;
-    const int32_t valid = pair_position(t, i) + 1 - begin;
-    if (valid <= 0) {
-      for (int32_t c = 0; c < columns; c += 16) store(scores + c, zero());
+    if (!sees(t, span, i)) {
+      for (int32_t c = span.first; c < columns; c += 16) store(scores + c, zero());
       continue;
     }
-    for (int32_t c = valid; c < columns; ++c) scores[c] = kMinusInfinity;
-    Vec peaks = load(scores);
-    for (int32_t c = 16; c < columns; c += 16) peaks = max(peaks, load(scores + c));
+    if (t.softcap > 0) soft_cap(t.softcap, columns - span.first, scores + span.first);
+    const int32_t hidden = pair_start(t, i) - span.begin;
+    for (int32_t c = span.first; c < hidden; ++c) scores[c] = kMinusInfinity;
+    for (int32_t c = pair_position(t, i) + 1 - span.begin; c < columns; ++c)
+      scores[c] = kMinusInfinity;
+    Vec peaks = load(scores + span.first);
+    for (int32_t c = span.first + 16; c < columns; c += 16) peaks = max(peaks, load(scores + c));
     const float peak = max_lanes(peaks);
     Vec totals = zero();
-    for (int32_t c = 0; c < columns; c += 16) {
+    for (int32_t c = span.first; c < columns; c += 16) {
       const Vec weight = exp_vec(sub(load(scores + c), splat(peak)));
       store(scores + c, weight);
       totals = add(totals, weight);
@@ -146,14 +175,17 @@ inline void soften(const AttentionTile& t, const Scratch& s, int32_t begin, int3
 }
 
 template <typename Element>
-void weigh_values(const AttentionTile& t, const Scratch& s, int32_t begin, int32_t count) {
+void weigh_values(const AttentionTile& t, const Scratch& s, const Span& span) {
   using Loader = typename LoaderFor<Element>::Type;
   using Raw = __remove_pointer(decltype(Loader::data));
   for (int32_t i = 0; i < t.pair_count; ++i) {
     for (size_t d = 0; d < s.dim; d += 16) store(s.span + i * s.dim + d, zero());
   }
   const auto head_dim = static_cast<size_t>(t.head_dim);
-  for (int32_t c = 0; c < count;) {
+  const int32_t begin = span.begin;
+  const int32_t count = span.count;
+  const int32_t skipped = span.start - begin;
+  for (int32_t c = skipped > span.first ? skipped : span.first; c < count;) {
     const int32_t offset = (begin + c) % t.block_tokens;
     const int32_t in_page = t.block_tokens - offset;
     const int32_t depth = count - c < in_page ? count - c : in_page;
@@ -190,13 +222,17 @@ void attend(const AttentionTile& t) {
     for (size_t d = 0; d < s.dim; d += 16) store(s.sum + i * s.dim + d, zero());
   }
   const int32_t end = pair_position(t, t.pair_count - 1) + 1;
-  for (int32_t begin = 0; begin < end; begin += kSpanTokens) {
-    const int32_t count = end - begin < kSpanTokens ? end - begin : kSpanTokens;
-    score_columns<Element>(t, s, begin, count);
-    soften(t, s, begin, count);
-    weigh_values<Element>(t, s, begin, count);
+  const int32_t start = pair_start(t, 0);
+  for (int32_t begin = start / kSpanTokens * kSpanTokens; begin < end; begin += kSpanTokens) {
+    const Span span = {.begin = begin,
+                       .first = start > begin ? (start - begin) / 16 * 16 : 0,
+                       .count = end - begin < kSpanTokens ? end - begin : kSpanTokens,
+                       .start = start};
+    score_columns<Element>(t, s, span);
+    soften(t, s, span);
+    weigh_values<Element>(t, s, span);
     for (int32_t i = 0; i < t.pair_count; ++i) {
-      if (pair_position(t, i) < begin) continue;
+      if (!sees(t, span, i)) continue;
       const float top = peak[i] > s.peak[i] ? peak[i] : s.peak[i];
       const float keep = exp_one(peak[i] - top);
       const float take = exp_one(s.peak[i] - top);

@@ -24,10 +24,13 @@ float element(const std::byte* plane, size_t index) {
 }
 
 const std::byte* page_of(const AttentionTile& t, int32_t position) {
-  return t.page_base + static_cast<size_t>(t.page_ids[position / t.block_tokens]) * t.page_stride;
+  return t.page_base +
+         static_cast<size_t>(t.page_ids[(position / t.block_tokens) * t.page_id_step]) *
+             t.page_stride;
 }
 
-// Scores, maximum and exponentials of positions [begin, end); returns {maximum, sum}.
+// Scores, maximum and exponentials of positions [begin, end), at most kSpanTokens; returns
+// {maximum, sum}.
 template <KvDtype kDtype>
 Running score_span(const AttentionTile& t, const float* q, int32_t begin, int32_t end,
                    float* scores) {
@@ -39,6 +42,7 @@ Running score_span(const AttentionTile& t, const float* q, int32_t begin, int32_
       const size_t index = static_cast<size_t>(d) * t.block_tokens + position % t.block_tokens;
       score += q[d] * element<kDtype>(keys, index);
     }
+    if (t.softcap > 0) score = soft_cap_one_scalar(t.softcap, score);
     scores[position - begin] = score;
     span.peak = std::max(span.peak, score);
   }
@@ -54,6 +58,7 @@ void attend_pair(const AttentionTile& t, int32_t pair) {
   const int32_t row = pair / t.group;
   const int32_t head = t.kv_head * t.group + pair % t.group;
   const int32_t end = t.first_position + row + 1;
+  const int32_t start = t.window > 0 ? std::max(0, end - t.window) : 0;
   float* q = t.scratch;
   float* scores = q + t.head_dim;
   float* span_out = scores + kSpanTokens;
@@ -63,8 +68,9 @@ void attend_pair(const AttentionTile& t, int32_t pair) {
 
   Running running;
   std::fill_n(out, t.head_dim, 0.0F);
-  for (int32_t begin = 0; begin < end; begin += kSpanTokens) {
-    const int32_t stop = std::min(end, begin + kSpanTokens);
+  for (int32_t first = start / kSpanTokens * kSpanTokens; first < end; first += kSpanTokens) {
+    const int32_t begin = std::max(first, start);
+    const int32_t stop = std::min(end, first + kSpanTokens);
     const Running span = score_span<kDtype>(t, q, begin, stop, scores);
     std::fill_n(span_out, t.head_dim, 0.0F);
     for (int32_t position = begin; position < stop; ++position) {

@@ -11,8 +11,14 @@ void linear_i8_avx2(const LinearI8& params);
 void quantize_row_avx2(const float* x, int32_t columns, ActivationBlock* out);
 void rms_norm_avx2(const float* x, const float* weight, int32_t columns, float epsilon, float* out);
 void rope_avx2(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const float* cos_sin);
+void rope_halves_avx2(float* x, int32_t heads, int32_t head_dim, int32_t pairs,
+                      const float* cos_sin);
 void silu_mul_avx2(const float* gate, const float* up, int32_t columns, float* out);
+void gelu_mul_avx2(const float* gate, const float* up, int32_t columns, float* out);
 void add_avx2(const float* x, int32_t columns, float* in_out);
+void add_scaled_avx2(const float* x, float factor, int32_t columns, float* in_out);
+void scale_avx2(float factor, int32_t columns, float* in_out);
+void soft_cap_avx2(float cap, int32_t columns, float* in_out);
 void attention_avx2(const AttentionTile& tile);
 
 }  // namespace tandem::ops::cpu

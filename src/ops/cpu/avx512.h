@@ -12,8 +12,14 @@ void quantize_row_avx512(const float* x, int32_t columns, ActivationBlock* out);
 void rms_norm_avx512(const float* x, const float* weight, int32_t columns, float epsilon,
                      float* out);
 void rope_avx512(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const float* cos_sin);
+void rope_halves_avx512(float* x, int32_t heads, int32_t head_dim, int32_t pairs,
+                        const float* cos_sin);
 void silu_mul_avx512(const float* gate, const float* up, int32_t columns, float* out);
+void gelu_mul_avx512(const float* gate, const float* up, int32_t columns, float* out);
 void add_avx512(const float* x, int32_t columns, float* in_out);
+void add_scaled_avx512(const float* x, float factor, int32_t columns, float* in_out);
+void scale_avx512(float factor, int32_t columns, float* in_out);
+void soft_cap_avx512(float cap, int32_t columns, float* in_out);
 void attention_avx512(const AttentionTile& tile);
 
 }  // namespace tandem::ops::cpu

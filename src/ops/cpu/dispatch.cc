@@ -18,8 +18,13 @@ constexpr Kernels kScalarKernels = {
     .quantize_row = quantize_row_scalar,
     .rms_norm = rms_norm_scalar,
     .rope = rope_scalar,
+    .rope_halves = rope_halves_scalar,
     .silu_mul = silu_mul_scalar,
+    .gelu_mul = gelu_mul_scalar,
     .add = add_scalar,
+    .add_scaled = add_scaled_scalar,
+    .scale = scale_scalar,
+    .soft_cap = soft_cap_scalar,
     .attention = attention_scalar,
 };
 
@@ -31,8 +36,13 @@ constexpr Kernels kAvx2Kernels = {
     .quantize_row = quantize_row_avx2,
     .rms_norm = rms_norm_avx2,
     .rope = rope_avx2,
+    .rope_halves = rope_halves_avx2,
     .silu_mul = silu_mul_avx2,
+    .gelu_mul = gelu_mul_avx2,
     .add = add_avx2,
+    .add_scaled = add_scaled_avx2,
+    .scale = scale_avx2,
+    .soft_cap = soft_cap_avx2,
     .attention = attention_avx2,
 };
 
@@ -44,8 +54,13 @@ constexpr Kernels kAvx512Kernels = {
     .quantize_row = quantize_row_avx512,
     .rms_norm = rms_norm_avx512,
     .rope = rope_avx512,
+    .rope_halves = rope_halves_avx512,
     .silu_mul = silu_mul_avx512,
+    .gelu_mul = gelu_mul_avx512,
     .add = add_avx512,
+    .add_scaled = add_scaled_avx512,
+    .scale = scale_avx512,
+    .soft_cap = soft_cap_avx512,
     .attention = attention_avx512,
 };
 

@@ -89,15 +89,92 @@ inline void rope(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const
   }
 }
 
-inline Vec silu(Vec gate) { return div(gate, add(splat(1.0F), exp_vec(sub(zero(), gate)))); }
+inline void rope_halves(float* x, int32_t heads, int32_t head_dim, int32_t pairs,
+                        const float* cos_sin) {
+  for (int32_t head = 0; head < heads; ++head, x += head_dim) {
+    int32_t i = 0;
+    for (; i + 16 <= pairs; i += 16) {
+      const Vec a = load(x + i);
+      const Vec b = load(x + pairs + i);
+      const Vec cosine = load(cos_sin + i);
+      const Vec sine = load(cos_sin + pairs + i);
+      store(x + i, sub(mul(a, cosine), mul(b, sine)));
+      store(x + pairs + i, add(mul(b, cosine), mul(a, sine)));
+    }
+    for (; i < pairs; ++i) {
+      const float a = x[i];
+      const float b = x[pairs + i];
+      x[i] = a * cos_sin[i] - b * cos_sin[pairs + i];
+      x[pairs + i] = b * cos_sin[i] + a * cos_sin[pairs + i];
+    }
+  }
+}
 
-inline void silu_mul(const float* gate, const float* up, int32_t columns, float* out) {
+// tanh(x) = 1 - 2 / (exp(2x) + 1): within 2e-7 of the true value.
+inline Vec tanh_vec(Vec x) {
+  return sub(splat(1.0F), div(splat(2.0F), add(exp_vec(add(x, x)), splat(1.0F))));
+}
+
+// Applies `function` to every value of a row; the tail goes through a padded vector.
+template <typename Function>
+inline void map_row(int32_t columns, float* in_out, Function function) {
   int32_t i = 0;
-  for (; i + 16 <= columns; i += 16) store(out + i, mul(silu(load(gate + i)), load(up + i)));
+  for (; i + 16 <= columns; i += 16) store(in_out + i, function(load(in_out + i)));
   if (i < columns) {
     alignas(64) float lanes[16];
-    store(lanes, mul(silu(load_partial(gate + i, columns - i)), load_partial(up + i, columns - i)));
+    store(lanes, function(load_partial(in_out + i, columns - i)));
+    for (int32_t j = i; j < columns; ++j) in_out[j] = lanes[j - i];
+  }
+}
+
+inline void soft_cap(float cap, int32_t columns, float* in_out) {
+  map_row(columns, in_out, [cap](Vec x) { return mul(splat(cap), tanh_vec(div(x, splat(cap)))); });
+}
+
+inline void scale_row(float factor, int32_t columns, float* in_out) {
+  map_row(columns, in_out, [factor](Vec x) { return mul(x, splat(factor)); });
+}
+
+inline Vec silu(Vec gate) { return div(gate, add(splat(1.0F), exp_vec(sub(zero(), gate)))); }
+
+// x * (1 + tanh(u)) / 2 = x / (1 + exp(-2u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3).
+inline Vec gelu(Vec x) {
+  const Vec cubic = mul(mul(x, x), x);
+  const Vec minus_2u =
+      mul(fma(cubic, splat(gelu_constants::kCubic), x), splat(gelu_constants::kMinusTwoRoot));
+  return div(x, add(splat(1.0F), exp_vec(minus_2u)));
+}
+
+template <typename Activation>
+inline void activate_mul(const float* gate, const float* up, int32_t columns, float* out,
+                         Activation activation) {
+  int32_t i = 0;
+  for (; i + 16 <= columns; i += 16) store(out + i, mul(activation(load(gate + i)), load(up + i)));
+  if (i < columns) {
+    alignas(64) float lanes[16];
+    store(lanes,
+          mul(activation(load_partial(gate + i, columns - i)), load_partial(up + i, columns - i)));
     for (int32_t j = i; j < columns; ++j) out[j] = lanes[j - i];
+  }
+}
+
+inline void silu_mul(const float* gate, const float* up, int32_t columns, float* out) {
+  activate_mul(gate, up, columns, out, [](Vec x) { return silu(x); });
+}
+
+inline void gelu_mul(const float* gate, const float* up, int32_t columns, float* out) {
+  activate_mul(gate, up, columns, out, [](Vec x) { return gelu(x); });
+}
+
+inline void add_scaled(const float* x, float factor, int32_t columns, float* in_out) {
+  int32_t i = 0;
+  for (; i + 16 <= columns; i += 16)
+    store(in_out + i, fma(load(x + i), splat(factor), load(in_out + i)));
+  if (i < columns) {
+    alignas(64) float lanes[16];
+    store(lanes, fma(load_partial(x + i, columns - i), splat(factor),
+                     load_partial(in_out + i, columns - i)));
+    for (int32_t j = i; j < columns; ++j) in_out[j] = lanes[j - i];
   }
 }
 

@@ -26,4 +26,23 @@ void silu_mul_avx512(const float* gate, const float* up, int32_t columns, float*
 
 void add_avx512(const float* x, int32_t columns, float* in_out) { add_rows(x, columns, in_out); }
 
+void rope_halves_avx512(float* x, int32_t heads, int32_t head_dim, int32_t pairs,
+                        const float* cos_sin) {
+  rope_halves(x, heads, head_dim, pairs, cos_sin);
+}
+
+void gelu_mul_avx512(const float* gate, const float* up, int32_t columns, float* out) {
+  gelu_mul(gate, up, columns, out);
+}
+
+void add_scaled_avx512(const float* x, float factor, int32_t columns, float* in_out) {
+  add_scaled(x, factor, columns, in_out);
+}
+
+void scale_avx512(float factor, int32_t columns, float* in_out) {
+  scale_row(factor, columns, in_out);
+}
+
+void soft_cap_avx512(float cap, int32_t columns, float* in_out) { soft_cap(cap, columns, in_out); }
+
 }  // namespace tandem::ops::cpu

@@ -72,12 +72,51 @@ void rope_scalar(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const
   }
 }
 
+void rope_halves_scalar(float* x, int32_t heads, int32_t head_dim, int32_t pairs,
+                        const float* cos_sin) {
+  for (int32_t head = 0; head < heads; ++head, x += head_dim) {
+    for (int32_t i = 0; i < pairs; ++i) {
+      const float cosine = cos_sin[i];
+      const float sine = cos_sin[pairs + i];
+      const float a = x[i];
+      const float b = x[pairs + i];
+      x[i] = a * cosine - b * sine;
+      x[pairs + i] = b * cosine + a * sine;
+    }
+  }
+}
+
 void silu_mul_scalar(const float* gate, const float* up, int32_t columns, float* out) {
   for (int32_t i = 0; i < columns; ++i) out[i] = gate[i] / (1.0F + exp_scalar(-gate[i])) * up[i];
 }
 
+void gelu_mul_scalar(const float* gate, const float* up, int32_t columns, float* out) {
+  for (int32_t i = 0; i < columns; ++i) {
+    const float x = gate[i];
+    const float minus_2u = (x * x * x * gelu_constants::kCubic + x) * gelu_constants::kMinusTwoRoot;
+    out[i] = x / (1.0F + exp_scalar(minus_2u)) * up[i];
+  }
+}
+
 void add_scalar(const float* x, int32_t columns, float* in_out) {
   for (int32_t i = 0; i < columns; ++i) in_out[i] += x[i];
+}
+
+void add_scaled_scalar(const float* x, float factor, int32_t columns, float* in_out) {
+  for (int32_t i = 0; i < columns; ++i) in_out[i] += x[i] * factor;
+}
+
+void scale_scalar(float factor, int32_t columns, float* in_out) {
+  for (int32_t i = 0; i < columns; ++i) in_out[i] *= factor;
+}
+
+float soft_cap_one_scalar(float cap, float x) {
+  const float power = exp_scalar(2.0F * (x / cap));
+  return cap * (1.0F - 2.0F / (power + 1.0F));
+}
+
+void soft_cap_scalar(float cap, int32_t columns, float* in_out) {
+  for (int32_t i = 0; i < columns; ++i) in_out[i] = soft_cap_one_scalar(cap, in_out[i]);
 }
 
 }  // namespace tandem::ops::cpu

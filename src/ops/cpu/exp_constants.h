@@ -18,3 +18,10 @@ inline constexpr float kC3 = 1.0F / 6;
 inline constexpr float kC2 = 0.5F;
 
 }  // namespace tandem::ops::cpu::exp_constants
+
+namespace tandem::ops::cpu::gelu_constants {
+
+inline constexpr float kCubic = 0.044715F;
+inline constexpr float kMinusTwoRoot = -1.595769122F;  // -2 * sqrt(2 / pi)
+
+}  // namespace tandem::ops::cpu::gelu_constants

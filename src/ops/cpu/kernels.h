@@ -73,7 +73,9 @@ struct AttentionTile {
   KvDtype dtype = KvDtype::kF32;
   int32_t head_dim = 0;
   int32_t block_tokens = 16;
-  const int32_t* page_ids = nullptr;
+  const int32_t* page_ids = nullptr;  // block k's page is page_ids[k * page_id_step]
+  size_t page_id_step = 1;
+  int32_t window = 0;  // 0: a row sees every position up to its own; else the last `window` of them
   int32_t kv_head = 0;
   int32_t group = 1;           // query heads per KV head
   int32_t first_position = 0;  // of the sequence's first row in this pass
@@ -84,6 +86,7 @@ struct AttentionTile {
   float* out = nullptr;  // like q
   size_t stride_out = 0;
   float scale = 1;
+  float softcap = 0;         // above 0: scores become softcap * tanh(score / softcap)
   float* scratch = nullptr;  // attention_scratch_floats(head_dim), 64-byte aligned
 };
 
@@ -112,8 +115,16 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* weight, int32_t columns, float epsilon, float* out);
   // Rotates adjacent pairs (2i, 2i+1), i < pairs, of each head. cos_sin: [pairs]{cos, sin}.
   void (*rope)(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const float* cos_sin);
+  // Rotates pairs (i, pairs + i), i < pairs, of each head. cos_sin: [pairs] cos, [pairs] sin.
+  void (*rope_halves)(float* x, int32_t heads, int32_t head_dim, int32_t pairs,
+                      const float* cos_sin);
   void (*silu_mul)(const float* gate, const float* up, int32_t columns, float* out);
+  // gelu by its tanh approximation.
+  void (*gelu_mul)(const float* gate, const float* up, int32_t columns, float* out);
   void (*add)(const float* x, int32_t columns, float* in_out);
+  void (*add_scaled)(const float* x, float factor, int32_t columns, float* in_out);
+  void (*scale)(float factor, int32_t columns, float* in_out);
+  void (*soft_cap)(float cap, int32_t columns, float* in_out);  // cap * tanh(x / cap)
   // Pages of F32, F16 or BF16.
   void (*attention)(const AttentionTile& tile);
 };

@@ -11,9 +11,16 @@ void quantize_row_scalar(const float* x, int32_t columns, ActivationBlock* out);
 void rms_norm_scalar(const float* x, const float* weight, int32_t columns, float epsilon,
                      float* out);
 void rope_scalar(float* x, int32_t heads, int32_t head_dim, int32_t pairs, const float* cos_sin);
+void rope_halves_scalar(float* x, int32_t heads, int32_t head_dim, int32_t pairs,
+                        const float* cos_sin);
 void silu_mul_scalar(const float* gate, const float* up, int32_t columns, float* out);
+void gelu_mul_scalar(const float* gate, const float* up, int32_t columns, float* out);
 void add_scalar(const float* x, int32_t columns, float* in_out);
+void add_scaled_scalar(const float* x, float factor, int32_t columns, float* in_out);
+void scale_scalar(float factor, int32_t columns, float* in_out);
+void soft_cap_scalar(float cap, int32_t columns, float* in_out);
 void attention_scalar(const AttentionTile& tile);
 float exp_scalar(float x);
+float soft_cap_one_scalar(float cap, float x);  // cap * tanh(x / cap)
 
 }  // namespace tandem::ops::cpu
