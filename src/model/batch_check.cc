@@ -1,33 +1,46 @@
 #include "model/batch_check.h"
 
+#include "model/page_groups.h"
 #include "ops/operators.h"
 
 namespace tandem::model {
 namespace {
 
+// Every page that a row reads or writes must be there; those before a group's window may be
+// missing.
+Status check_pages(const ops::SequenceRows& sequence, int64_t end, const ops::PageArenaView& pages,
+                   std::span<const PageGroup> groups) {
+  const int32_t block_tokens = pages.layout.block_tokens;
+  const int64_t blocks = (end + block_tokens - 1) / block_tokens;
+  if (sequence.pages.size() < static_cast<size_t>(blocks) * groups.size())
+    return internal_error("a sequence has too few pages for its positions");
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const int32_t first = first_visible(sequence.first_position, groups[g].window) / block_tokens;
+    for (int64_t block = first; block < blocks; ++block) {
+      const int32_t page = sequence.pages[static_cast<size_t>(block) * groups.size() + g];
+      if (page < 0 || page >= pages.page_count)
+        return internal_error("a sequence names a page outside the arena");
+    }
+  }
+  return {};
+}
+
 Status check_sequence(const ops::SequenceRows& sequence, int32_t rows, int32_t next_row,
-                      const ops::PageArenaView& pages, const ModelConfig& config) {
+                      const ops::PageArenaView& pages, const BatchLimits& limits) {
   if (sequence.first_row != next_row || sequence.row_count <= 0 ||
       sequence.row_count > rows - next_row || sequence.first_position < 0) {
     return internal_error("a batch's sequences must cover its rows in order");
   }
-  if (sequence.adapter >= 0) return invalid_request("the model has no adapters");
+  if (sequence.adapter >= limits.adapters)
+    return internal_error("a sequence names an adapter that is not loaded");
   const int64_t end = static_cast<int64_t>(sequence.first_position) + sequence.row_count;
-  if (end > config.context_length) {
+  if (end > limits.config.context_length) {
     return make_error(400, "context_length_exceeded",
                       "the sequence reaches " + std::to_string(end) +
                           " tokens; the model's context is " +
-                          std::to_string(config.context_length));
+                          std::to_string(limits.config.context_length));
   }
-  const int32_t block = pages.layout.block_tokens;
-  const auto needed = static_cast<size_t>((end + block - 1) / block);
-  if (sequence.pages.size() < needed)
-    return internal_error("a sequence has too few pages for its positions");
-  for (const int32_t page : sequence.pages.first(needed)) {
-    if (page < 0 || page >= pages.page_count)
-      return internal_error("a sequence names a page outside the arena");
-  }
-  return {};
+  return check_pages(sequence, end, pages, limits.groups);
 }
 
 Status check_wanted(std::span<const int32_t> wanted, int32_t rows, size_t width, size_t room,
@@ -46,11 +59,11 @@ Status check_wanted(std::span<const int32_t> wanted, int32_t rows, size_t width,
 }  // namespace
 
 Status check_batch(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
-                   const ModelConfig& config, const ops::PageLayout& expected_layout,
-                   int32_t max_rows, size_t logits_size) {
-  if (batch.tokens.size() > static_cast<size_t>(max_rows))
+                   const BatchLimits& limits, size_t logits_size) {
+  const ModelConfig& config = limits.config;
+  if (batch.tokens.size() > static_cast<size_t>(limits.max_rows))
     return internal_error("the batch has too many rows");
-  if (!(pages.layout == expected_layout))
+  if (!(pages.layout == limits.layout))
     return internal_error("the pages have another layout than the model's");
   TANDEM_CHECK(ops::check_page_layout(pages.layout));
   if (pages.stride < pages.layout.page_bytes() || pages.stride % 64 != 0) {
@@ -63,7 +76,7 @@ Status check_batch(const ops::ForwardBatch& batch, const ops::PageArenaView& pag
   }
   int32_t next_row = 0;
   for (const ops::SequenceRows& sequence : batch.sequences) {
-    TANDEM_CHECK(check_sequence(sequence, rows, next_row, pages, config));
+    TANDEM_CHECK(check_sequence(sequence, rows, next_row, pages, limits));
     next_row += sequence.row_count;
   }
   if (next_row != rows) return internal_error("a batch's sequences must cover its rows in order");

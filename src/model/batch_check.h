@@ -7,8 +7,15 @@
 
 namespace tandem::model {
 
+struct BatchLimits {
+  const ModelConfig& config;
+  ops::PageLayout layout;
+  std::span<const PageGroup> groups;
+  int32_t max_rows = 0;
+  int32_t adapters = 0;
+};
+
 Status check_batch(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
-                   const ModelConfig& config, const ops::PageLayout& expected_layout,
-                   int32_t max_rows, size_t logits_size);
+                   const BatchLimits& limits, size_t logits_size);
 
 }  // namespace tandem::model

@@ -46,11 +46,17 @@ TEST(LoadLlama, RefusesWhatItWouldRunWrongly) {
   experts.add_u32("llama.expert_count", 8);
   refused(std::move(experts), "mixture");
   auto scaling = tiny_writer();
-  scaling.add_string("llama.rope.scaling.type", "yarn");
-  refused(std::move(scaling), "yarn");
+  scaling.add_string("llama.rope.scaling.type", "dynamic");
+  refused(std::move(scaling), "dynamic");
   auto bias = tiny_writer();
   bias.add_vector("blk.0.attn_q.bias", std::vector<float>(64));
-  refused(std::move(bias), "blk.0.attn_q.bias");
+  refused(std::move(bias), "blk.0.attn_k.bias");  // all of q, k and v have one, or none
+  auto sinks = tiny_writer();
+  sinks.add_vector("blk.0.attn_sinks.weight", std::vector<float>(4));
+  refused(std::move(sinks), "blk.0.attn_sinks.weight");
+  auto unknown = tiny_writer();
+  unknown.add_f32("llama.attention.temperature_scale", 0.1F);
+  refused(std::move(unknown), "llama.attention.temperature_scale");
   auto value_length = tiny_writer();
   value_length.add_u32("llama.attention.value_length", 8);
   refused(std::move(value_length), "different lengths");

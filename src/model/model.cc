@@ -11,4 +11,16 @@ std::vector<PageGroup> Model::page_groups() const {
   return {std::move(group)};
 }
 
+std::optional<int32_t> Model::find_adapter(std::string_view name) const {
+  const auto loaded = adapters();
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    if (loaded[i].name == name) return static_cast<int32_t>(i);
+  }
+  return std::nullopt;
+}
+
+Result<int32_t> Model::load_adapter(const std::string& /*name*/, const std::string& /*path*/) {
+  return make_error(400, "unsupported_adapter", "the model takes no adapters");
+}
+
 }  // namespace tandem::model

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "numerics/digest.h"
 #include "ops/forward_batch.h"
 #include "ops/page_layout.h"
 
@@ -33,6 +34,7 @@ struct ModelConfig {
   float rms_eps = 1e-5F;
   float rope_theta = 10000.0F;
   int32_t rope_dims = 0;
+  int32_t window = 0;  // of the layers that have one; 0: every layer sees everything
   bool tied_embedding = false;
 };
 
@@ -46,6 +48,14 @@ struct ModelMemory {  // bytes
 struct PageGroup {
   int32_t window = 0;           // 0: attends to everything; else to the last `window` positions
   std::vector<int32_t> layers;  // in page order
+};
+
+// A LoRA adapter in memory.
+struct AdapterInfo {
+  std::string name;
+  int32_t rank = 0;
+  size_t bytes = 0;
+  numerics::Digest digest;  // of its files: belongs in the identity of KV that it made
 };
 
 class Model {
@@ -65,9 +75,17 @@ class Model {
   virtual Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
                          std::span<float> logits) = 0;
   virtual int32_t max_rows() const = 0;
-  // The index (SequenceRows::adapter) of a LoRA adapter that this model holds, nothing for a name
-  // it does not know.
-  virtual std::optional<int32_t> find_adapter(std::string_view /*name*/) const { return {}; }
+
+  // LoRA adapters. load_adapter() reads a PEFT directory or a GGUF adapter and returns its index in
+  // adapters(), which is what SequenceRows.adapter takes; indices stay valid for the model's life.
+  // Not while forward() runs. Rows without an adapter have the same bits whatever is loaded. Errors
+  // (400): "adapter_exists" (the name is taken), "invalid_adapter", "unsupported_adapter",
+  // "model_not_found" (nothing at `path`). The default has no adapters.
+  virtual Result<int32_t> load_adapter(const std::string& name, const std::string& path);
+  virtual std::span<const AdapterInfo> adapters() const { return {}; }
+  // The index of the adapter of that name; nothing for a name it does not know.
+  virtual std::optional<int32_t> find_adapter(std::string_view name) const;
+
   // Names the numeric path (instruction set, mode, kernel version) for representations:
   // "cpu-avx512-fast-2".
   virtual std::string numeric_path() const = 0;

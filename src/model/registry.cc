@@ -1,42 +1,93 @@
 #include "model/registry.h"
 
-#include "model/llama.h"
+#include <algorithm>
+
+#include "model/decoder.h"
+#include "model/families.h"
 
 namespace tandem::model {
 namespace {
 
 struct Family {
-  std::string_view architecture;
-  Result<ModelConfig> (*read_config)(const weights::Checkpoint& checkpoint);
-  Result<std::unique_ptr<Model>> (*load)(weights::Checkpoint checkpoint,
-                                         const ModelOptions& options);
+  std::string_view gguf;          // general.architecture; empty: none
+  std::string_view architecture;  // config.json's; empty: none
+  Result<DecoderSpec> (*read)(const ModelSource& source);
 };
 
 constexpr Family kFamilies[] = {
-    {"llama", read_llama_config, load_llama},
+    {"llama", "LlamaForCausalLM", read_llama},
+    {"mistral", "MistralForCausalLM", read_mistral},
+    {"mistral3", "", read_mistral},
+    {"qwen2", "Qwen2ForCausalLM", read_qwen2},
+    {"qwen3", "Qwen3ForCausalLM", read_qwen3},
+    {"gemma2", "Gemma2ForCausalLM", read_gemma2},
+    {"gemma3", "Gemma3ForCausalLM", read_gemma3},
+    {"", "Gemma3ForConditionalGeneration", read_gemma3},  // its text part
+    {"phi3", "Phi3ForCausalLM", read_phi3},
+    {"smollm3", "SmolLM3ForCausalLM", read_smollm3},
+    {"olmo2", "Olmo2ForCausalLM", read_olmo2},
 };
 
-Result<const Family*> family_of(const weights::Checkpoint& checkpoint) {
-  if (!checkpoint.is_gguf()) {
-    return make_error(400, "unsupported_model", "only GGUF models are supported");
-  }
-  TANDEM_TRY(architecture, checkpoint.gguf()->string("general.architecture"));
+struct Found {
+  const Family* family;
+  ConfigReader config;
+};
+
+Result<const Family*> family_named(std::string_view name, std::string_view Family::* column) {
   std::string known;
   for (const Family& family : kFamilies) {
-    if (family.architecture == architecture) return &family;
-    known += (known.empty() ? "" : ", ") + std::string(family.architecture);
+    if (!name.empty() && family.*column == name) return &family;
+    if ((family.*column).empty()) continue;
+    known += (known.empty() ? "" : ", ") + std::string(family.*column);
   }
-  return make_error(400, "unsupported_model",
-                    "the model's architecture is \"" + std::string(architecture.substr(0, 64)) +
-                        "\"; known are: " + known);
+  return unsupported_model("the model's architecture is \"" + std::string(name.substr(0, 64)) +
+                           "\"; known are: " + known);
+}
+
+Result<Found> find_gguf_family(const weights::GgufFile& file) {
+  TANDEM_TRY(name, file.string("general.architecture"));
+  TANDEM_TRY(family, family_named(name, &Family::gguf));
+  TANDEM_TRY(config, ConfigReader::from_gguf(file, name));
+  return Found{family, std::move(config)};
+}
+
+Result<Found> find_hf_family(const weights::Checkpoint& checkpoint) {
+  const JsonValue* document = checkpoint.json("config.json");
+  if (document == nullptr) return invalid_model("the model has no config.json");
+  const JsonValue* names = document->find("architectures");
+  const bool named = names != nullptr && names->is_array() && !names->items().empty();
+  TANDEM_TRY(family, family_named(named ? names->items().front().as_string() : std::string(),
+                                  &Family::architecture));
+  // A model with other inputs than text keeps the text model's facts in an object of their own.
+  const JsonValue* text = document->find("text_config");
+  const bool inner = text != nullptr && text->is_object();
+  return Found{family, ConfigReader(inner ? *text : *document,
+                                    inner ? "config.json: text_config." : "config.json: ")};
+}
+
+Result<DecoderSpec> read_spec(const weights::Checkpoint& checkpoint, int32_t served_context) {
+  TANDEM_TRY(found, checkpoint.is_gguf() ? find_gguf_family(*checkpoint.gguf())
+                                         : find_hf_family(checkpoint));
+  const ModelSource source = {.checkpoint = checkpoint,
+                              .config = std::move(found.config),
+                              .served_context = served_context};
+  TANDEM_TRY(spec, found.family->read(source));
+  TANDEM_CHECK(source.config.finish());
+  spec.config.architecture =
+      found.family->gguf.empty() ? found.family->architecture : found.family->gguf;
+  for (DecoderLayer& layer : spec.layers) {
+    if (layer.window >= spec.config.context_length) layer.window = 0;  // hides nothing
+    spec.config.window = std::max(spec.config.window, layer.window);
+  }
+  return spec;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Model>> load_model(weights::Checkpoint checkpoint,
                                           const ModelOptions& options) {
-  TANDEM_TRY(family, family_of(checkpoint));
-  return family->load(std::move(checkpoint), options);
+  TANDEM_TRY(spec, read_spec(checkpoint, options.served_context));
+  return load_decoder(std::move(checkpoint), std::move(spec), options);
 }
 
 Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOptions& options) {
@@ -45,13 +96,15 @@ Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOp
 }
 
 Result<ModelConfig> read_model_config(const weights::Checkpoint& checkpoint) {
-  TANDEM_TRY(family, family_of(checkpoint));
-  return family->read_config(checkpoint);
+  TANDEM_TRY(spec, read_spec(checkpoint, 0));
+  return spec.config;
 }
 
 std::vector<std::string_view> known_architectures() {
   std::vector<std::string_view> names;
-  for (const Family& family : kFamilies) names.push_back(family.architecture);
+  for (const Family& family : kFamilies) {
+    if (!family.gguf.empty()) names.push_back(family.gguf);
+  }
   return names;
 }
 

@@ -1,5 +1,5 @@
-// The table of architectures. load_model() reads a file's architecture and hands it to the family
-// that knows it.
+// The table of architectures, by the names that GGUF files and Hugging Face directories give them.
+// load_model() hands a checkpoint to the family that knows it.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,9 @@ struct ModelOptions {
   Numerics numerics = Numerics::kFast;
   int threads = 1;         // compute threads, the caller's included
   int32_t max_rows = 512;  // rows of one forward pass; sizes the activation buffers
+  // The longest sequence that will be served; 0: the configuration's context. Decides between the
+  // two frequency tables of models whose rotary positions are stretched beyond a certain context.
+  int32_t served_context = 0;
   std::string isa;  // "scalar", "avx2", "avx512"; empty: TANDEM_ISA, else the machine's highest
 };
 

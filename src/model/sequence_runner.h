@@ -15,10 +15,17 @@ namespace tandem::model {
 
 class SequenceRunner {
  public:
-  // Pages for `sequences` sequences of up to `max_tokens` tokens each, dealt out in turn from the
-  // arena's end so that nothing can rely on the order of pages. `model` outlives the runner.
+  // Pages (of every group) for `sequences` sequences of up to `max_tokens` tokens each, dealt out
+  // in turn from the arena's end so that nothing can rely on the order of pages. `model` outlives
+  // the runner.
   static Result<SequenceRunner> create(Model& model, int32_t sequences, int32_t max_tokens,
                                        int32_t block_tokens = 16);
+
+  // Blocks that a pass cannot see through a group's window are -1 in what the model gets; whoever
+  // reads such a page reads NaN.
+
+  // The adapter of a sequence's further tokens; -1: none.
+  void set_adapter(int32_t index, int32_t adapter) { sequences_[index].adapter = adapter; }
 
   // Appends `tokens` to sequence `index` and returns logits [tokens][vocab] of every one of them,
   // or only of the last.
@@ -38,12 +45,15 @@ class SequenceRunner {
 
  private:
   struct Sequence {
-    std::vector<int32_t> pages;
+    std::vector<int32_t> pages;  // [block][group]
     int32_t length = 0;
+    int32_t adapter = -1;
   };
-  explicit SequenceRunner(Model& model) : model_(&model) {}
+  explicit SequenceRunner(Model& model) : model_(&model), groups_(model.page_groups()) {}
+  std::vector<int32_t> visible_pages(const Sequence& sequence) const;
 
   Model* model_;
+  std::vector<PageGroup> groups_;
   ops::AlignedBytes storage_;
   ops::PageArenaView view_;
   std::vector<Sequence> sequences_;

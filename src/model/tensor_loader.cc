@@ -1,5 +1,7 @@
 #include "model/tensor_loader.h"
 
+#include <algorithm>
+
 #include "model/config_reader.h"
 
 namespace tandem::model {
@@ -17,11 +19,14 @@ Result<const weights::Tensor*> TensorLoader::tensor(const std::string& name, int
   return found;
 }
 
-Result<ops::PackedMatrix> TensorLoader::matrix(const std::string& name, int32_t rows,
-                                               int32_t columns) {
-  TANDEM_TRY(found, tensor(name, rows, columns));
-  auto packed =
-      ops::PackedMatrix::pack(found->format, rows, columns, found->bytes, executor_.threads());
+Result<ops::PackedMatrix> TensorLoader::matrix_rows(const std::string& name, int32_t total,
+                                                    int32_t columns, int32_t begin, int32_t rows) {
+  TANDEM_TRY(found, tensor(name, total, columns));
+  const size_t row_bytes = weights::row_bytes(found->format, columns);
+  auto packed = ops::PackedMatrix::pack(found->format, rows, columns,
+                                        found->bytes.subspan(static_cast<size_t>(begin) * row_bytes,
+                                                             static_cast<size_t>(rows) * row_bytes),
+                                        executor_.threads());
   if (packed) bytes_ += packed->bytes();
   return packed;
 }
@@ -34,12 +39,15 @@ Result<std::vector<float>> TensorLoader::vector(const std::string& name, int32_t
   return values;
 }
 
-Status TensorLoader::finish() const {
+Status TensorLoader::finish(std::span<const std::string> other_prefixes) const {
   for (const weights::Tensor& found : checkpoint_.tensors()) {
-    if (!taken_.contains(found.name)) {
-      return unsupported_model("the model has a tensor that its architecture does not use here: " +
-                               found.name.substr(0, 128));
+    const auto starts = [&](const std::string& prefix) { return found.name.starts_with(prefix); };
+    if (taken_.contains(found.name) || std::ranges::any_of(other_prefixes, starts) ||
+        found.name.ends_with(".rotary_emb.inv_freq")) {
+      continue;
     }
+    return unsupported_model("the model has a tensor that its architecture does not use here: " +
+                             found.name.substr(0, 128));
   }
   return {};
 }

@@ -22,15 +22,18 @@ class TensorLoader {
   TensorLoader(const weights::Checkpoint& checkpoint, const ops::CpuExecutor& executor)
       : checkpoint_(checkpoint), executor_(executor) {}
 
-  bool has(std::string_view name) const { return checkpoint_.find_tensor(name) != nullptr; }
   // The raw tensor; `rows` outputs by `columns` inputs.
   Result<const weights::Tensor*> tensor(const std::string& name, int32_t rows, int32_t columns);
-  Result<ops::PackedMatrix> matrix(const std::string& name, int32_t rows, int32_t columns);
+  // Rows [begin, begin + rows) of a tensor of `total` rows, packed.
+  Result<ops::PackedMatrix> matrix_rows(const std::string& name, int32_t total, int32_t columns,
+                                        int32_t begin, int32_t rows);
   // A vector decoded to float32.
   Result<std::vector<float>> vector(const std::string& name, int32_t size);
 
-  // Error when the file has tensors that nobody took.
-  Status finish() const;
+  // Counts a tensor as taken.
+  void leave_out(const std::string& name) { taken_.insert(name); }
+  // Error when the checkpoint has tensors that nobody took, other than those of `other_prefixes`.
+  Status finish(std::span<const std::string> other_prefixes) const;
   size_t bytes() const { return bytes_; }  // of everything handed out so far, as packed or decoded
 
  private:

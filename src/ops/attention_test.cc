@@ -17,6 +17,8 @@ struct Shape {
   int32_t kv_heads;
   int32_t head_dim;
   int32_t block_tokens;
+  int32_t window = 0;
+  float softcap = 0;
 };
 
 float through_dtype(KvDtype dtype, float value) {
@@ -38,33 +40,53 @@ class Fixture {
                     .layers = 2,
                     .kv_heads = shape.kv_heads,
                     .head_dim = shape.head_dim,
-                    .block_tokens = shape.block_tokens};
+                    .block_tokens = shape.block_tokens,
+                    .groups = kGroups};
     view_.stride = (view_.layout.page_bytes() + 63) / 64 * 64;
-    view_.page_count = (tokens + shape.block_tokens - 1) / shape.block_tokens + 1;
-    storage_ = allocate_aligned(view_.stride * view_.page_count);
-    std::memset(storage_.get(), 0xFF, view_.stride * view_.page_count);  // NaN in every dtype
-    view_.base = storage_.get();
+    view_.page_count = kGroups * ((tokens + shape.block_tokens - 1) / shape.block_tokens + 1);
+    // One page more, before the first: what page -1 would be.
+    const size_t bytes = view_.stride * (static_cast<size_t>(view_.page_count) + 1);
+    storage_ = allocate_aligned(bytes);
+    std::memset(storage_.get(), 0xFF, bytes);  // NaN in every dtype
+    view_.base = storage_.get() + view_.stride;
     for (int32_t i = 0; i < view_.page_count; ++i) pages_.push_back(view_.page_count - 1 - i);
   }
 
   size_t q_columns() const { return static_cast<size_t>(shape_.heads) * shape_.head_dim; }
   size_t kv_columns() const { return static_cast<size_t>(shape_.kv_heads) * shape_.head_dim; }
-  AttentionShape shape() const { return {shape_.heads, shape_.kv_heads, shape_.head_dim, 0}; }
+  AttentionShape shape() const {
+    return {.heads = shape_.heads,
+            .kv_heads = shape_.kv_heads,
+            .head_dim = shape_.head_dim,
+            .scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim)),
+            .softcap = shape_.softcap};
+  }
+  int32_t first_visible(int32_t position) const {
+    return shape_.window > 0 ? std::max(0, position + 1 - shape_.window) : 0;
+  }
 
   // Runs positions [first, first + count) as one chunk.
+  // Blocks that the chunk cannot see are absent, and so is everything of the other group.
   std::vector<float> chunk(const CpuExecutor& executor, int32_t first, int32_t count) {
+    std::vector<int32_t> pages_seen = pages_;
+    const int32_t hidden_blocks = first_visible(first) / shape_.block_tokens;
+    for (size_t i = 0; i < pages_seen.size(); ++i) {
+      if (i % kGroups != kPlace.group || static_cast<int32_t>(i / kGroups) < hidden_blocks)
+        pages_seen[i] = -1;
+    }
     const SequenceRows rows[] = {
-        {.first_row = 0, .row_count = count, .first_position = first, .pages = pages_}};
+        {.first_row = 0, .row_count = count, .first_position = first, .pages = pages_seen}};
     std::vector<float> q(q_.begin() + first * q_columns(),
                          q_.begin() + (first + count) * q_columns());
     std::vector<float> k(k_.begin() + first * kv_columns(),
                          k_.begin() + (first + count) * kv_columns());
-    rope_and_kv_write(executor, shape(), rows, nullptr, q.data(), k.data(),
-                      v_.data() + first * kv_columns(), 1, view_);
+    std::vector<float> v(v_.begin() + first * kv_columns(),
+                         v_.begin() + (first + count) * kv_columns());
+    finish_qkv(executor, shape(), {}, rows, q.data(), k.data(), v.data(), kPlace, view_);
     std::vector<float> out(q.size());
     AttentionPlan plan(count, shape());
     plan.plan(rows);
-    plan.run(executor, q.data(), out.data(), 1, view_);
+    plan.run(executor, q.data(), out.data(), {kPlace, shape_.window}, view_);
     return out;
   }
 
@@ -78,17 +100,20 @@ class Fixture {
         const size_t at = position * q_columns() + static_cast<size_t>(head) * shape_.head_dim;
         std::vector<double> scores(position + 1);
         double peak = -std::numeric_limits<double>::infinity();
-        for (int32_t t = 0; t <= position; ++t) {
+        const int32_t start = first_visible(position);
+        for (int32_t t = start; t <= position; ++t) {
           for (int32_t d = 0; d < shape_.head_dim; ++d)
             scores[t] += q_[at + d] * widened(k_, t, kv + d);
           scores[t] *= scale;
+          if (shape_.softcap > 0)
+            scores[t] = shape_.softcap * std::tanh(scores[t] / shape_.softcap);
           peak = std::max(peak, scores[t]);
         }
         double total = 0;
-        for (double& score : scores) total += score = std::exp(score - peak);
+        for (int32_t t = start; t <= position; ++t) total += scores[t] = std::exp(scores[t] - peak);
         for (int32_t d = 0; d < shape_.head_dim; ++d) {
           double sum = 0;
-          for (int32_t t = 0; t <= position; ++t) sum += scores[t] * widened(v_, t, kv + d);
+          for (int32_t t = start; t <= position; ++t) sum += scores[t] * widened(v_, t, kv + d);
           out[at + d] = sum / total;
         }
       }
@@ -99,6 +124,9 @@ class Fixture {
   int32_t tokens() const { return tokens_; }
 
  private:
+  static constexpr int32_t kGroups = 2;
+  static constexpr LayerPlace kPlace = {.group = 1, .slot = 1};
+
   double widened(const std::vector<float>& values, int32_t token, size_t at) const {
     return through_dtype(view_.layout.dtype, values[token * kv_columns() + at]);
   }
@@ -112,8 +140,19 @@ class Fixture {
 };
 
 const std::vector<Shape> kShapes = {
-    {9, 3, 64, 16}, {4, 4, 16, 16}, {8, 1, 32, 32},  {3, 3, 40, 16},
-    {6, 2, 24, 8},  {2, 1, 8, 24},  {1, 1, 128, 64},
+    {9, 3, 64, 16},
+    {4, 4, 16, 16},
+    {8, 1, 32, 32},
+    {3, 3, 40, 16},
+    {6, 2, 24, 8},
+    {2, 1, 8, 24},
+    {1, 1, 128, 64},
+    {4, 2, 32, 16, 40},
+    {2, 1, 24, 8, 17, 5.0F},
+    {8, 1, 16, 32, 1},
+    {4, 1, 64, 16, 270, 2.0F},
+    {6, 3, 16, 48, 100},
+    {3, 1, 16, 16, 0, 1.5F},
 };
 
 class AttentionTest : public testing::TestWithParam<KvDtype> {};
@@ -138,7 +177,8 @@ TEST_P(AttentionTest, MatchesDoublePrecisionOverShapesAndLengths) {
 
 TEST_P(AttentionTest, ChunksOfAnySizeAndAnyThreadsGiveTheSameBits) {
   const int32_t tokens = 530;  // three spans
-  for (const Shape& shape : {kShapes[0], kShapes[4]}) {
+  for (const Shape& shape :
+       {kShapes[0], kShapes[4], kShapes[7], kShapes[8], kShapes[9], kShapes[10], kShapes[11]}) {
     for (const cpu::Kernels* kernels : machine_kernels()) {
       const CpuExecutor one = *CpuExecutor::create(*kernels, 1, shape.head_dim);
       Fixture whole_fixture(shape, GetParam(), tokens, 20);

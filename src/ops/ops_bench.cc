@@ -91,7 +91,7 @@ void linear_bench(benchmark::State& state, Format format, bool quantized) {
 void attention_bench(benchmark::State& state, KvDtype dtype) {
   const auto rows = static_cast<int32_t>(state.range(0));
   const auto positions = static_cast<int32_t>(state.range(1));
-  const AttentionShape shape = {.heads = 9, .kv_heads = 3, .head_dim = 64, .rope_pairs = 0};
+  const AttentionShape shape = {.heads = 9, .kv_heads = 3, .head_dim = 64, .scale = 0.125F};
   PageArenaView pages;
   pages.layout = {.dtype = dtype,
                   .layout_id = kCpuLayoutId,
@@ -113,7 +113,7 @@ void attention_bench(benchmark::State& state, KvDtype dtype) {
   AttentionPlan plan(rows, shape);
   plan.plan(sequence);
   for (auto _ : state) {
-    plan.run(executor, q.data(), out.data(), 0, pages);
+    plan.run(executor, q.data(), out.data(), {}, pages);
     benchmark::DoNotOptimize(out.data());
   }
   const double pairs = 9.0 * rows * (positions - (rows - 1) / 2.0);
