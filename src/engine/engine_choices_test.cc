@@ -148,6 +148,32 @@ TEST_F(EngineChoices, AbortEndsAllChoices) {
   EXPECT_EQ(events, seen);
 }
 
+// What is sampled follows from the tokens alone: counts for penalties come through preemption,
+// passes in flight and chunks.
+TEST_F(EngineChoices, PenaltiesDoNotDependOnHowASequenceWasRun) {
+  std::vector<std::string> first;
+  for (const int in_flight : {1, 2}) {
+    for (const int32_t pages : {64, 14}) {
+      start_noisy(
+          pages, EngineOptions{.prefill_chunk = 7, .max_sequences = 6, .max_in_flight = in_flight});
+      std::vector<std::future<Collected>> futures;
+      for (int i = 0; i < 10; ++i) {
+        auto asked = sampled(2);
+        asked.sampling.seed = static_cast<uint64_t>(i);
+        asked.sampling.frequency_penalty = 1;
+        asked.sampling.repetition_penalty = 1.5F;
+        asked.sampling.max_tokens = 30;
+        futures.push_back(run(asked));
+      }
+      std::vector<std::string> got;
+      for (auto& future : futures) got.push_back(describe(future.get()));
+      if (first.empty()) first = got;
+      EXPECT_EQ(got, first) << in_flight << " in flight, " << pages << " pages";
+      wait_for_used(0);
+    }
+  }
+}
+
 TEST_F(EngineChoices, RefusesWhatIsOutOfBounds) {
   start_noisy(64);
   const auto refused = [&](auto&& change, const char* pointer) {

@@ -143,6 +143,11 @@ SequenceSpec Engine::choice_spec(const Group& group, SequenceId id, int32_t choi
 
 namespace {
 
+tl::unexpected<Error> one_leg_only() {
+  return invalid_request(
+      "Logprobs of the prompt can be had from one worker only, not from a pair.");
+}
+
 // Without a seed the request's id is one: both legs draw the same numbers.
 uint64_t seed_of(const GenerateRequest& request) {
   return request.sampling.seed ? *request.sampling.seed
@@ -227,8 +232,7 @@ Result<SequenceId> Engine::generate(GenerateRequest request, EventSink sink) {
 
 Result<SequenceId> Engine::prefill(GenerateRequest request, PrefillSink sink) {
   TANDEM_TRY(adapter, check(request));
-  if (protocol::needs_one_leg(request.sampling))
-    return invalid_request("Logprobs of the prompt cannot be had from a prefill leg.");
+  if (protocol::needs_one_leg(request.sampling)) return one_leg_only();
   const SequenceId id = next_id_++;
   post([this, id, adapter, request = std::move(request), sink = std::move(sink)]() mutable {
     SequenceSpec spec = make_spec(id, request.context, request.prompt, request.adapter, adapter);
@@ -275,7 +279,8 @@ void Engine::start_received(SequenceId id, GenerateRequest request,
         cached_tokens, sink = std::move(sink), started = std::move(started)]() mutable {
     // The offer had room; everything else was checked by the side that computed the prompt, but the
     // other choices run here.
-    const auto adapter = check(request);
+    auto adapter = check(request);
+    if (protocol::needs_one_leg(request.sampling)) adapter = one_leg_only();
     if (!adapter) {
       kv_.receive_failed(id);
       started();

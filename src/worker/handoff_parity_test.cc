@@ -75,6 +75,27 @@ TEST(HandoffParity, OtherAdaptersOrPromptsThanTheOfferAreRefused) {
   EXPECT_TRUE(report.get());
 }
 
+TEST(HandoffParity, LogitsThatAreNotNumbersAreAnErrorOnEitherSide) {
+  for (const int32_t at : {0, 2}) {  // the first token is the prefill worker's
+    const engine::Script script{.replies = {{"sick", "it goes wrong", {}, {}, at}}};
+    Node prefill("pp", 64, 0, {}, {}, script);
+    Node decode("pd", 64, 0, {}, {}, script);
+    auto asked = decode.request("I am sick>", "h1");
+    asked.sampling.n = asked.sampling.best_of = 2;
+    // Decode has dialed by then: after a prefill leg that failed there is nobody to tell it.
+    auto answer = decode.decode(asked, prefill);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    auto report = prefill.prefill(asked);
+    const Collected got = answer.get();
+    ASSERT_TRUE(got.error);
+    EXPECT_EQ(got.error->status, 500);
+    EXPECT_EQ(got.error->code, "non_finite_logits");
+    EXPECT_EQ(report.get().has_value(), at > 0);
+    prefill.expect_empty();
+    decode.expect_empty();
+  }
+}
+
 TEST(HandoffParity, LogprobsOfAPromptAreNotForAPair) {
   Node prefill("pp", 64, 0);
   auto asked = prefill.request("fact-1>", "h1");

@@ -444,5 +444,44 @@ TEST(Scheduler, RandomLoadKeepsItsPromises) {
   }
 }
 
+// The logits of scored rows take memory: all sequences of a pass share one bound.
+TEST(Scheduler, ScoredRowsOfAPassAreBoundedAndEveryTokenIsATargetOnce) {
+  CountingKv kv(200, 4);
+  Scheduler scheduler({.prefill_chunk = 32, .max_scored_rows = 5}, kv);
+  std::map<SequenceId, std::vector<int32_t>> targets;
+  for (SequenceId id = 1; id <= 3; ++id) {
+    SequenceSpec spec = spec_of(id, 12);
+    for (size_t i = 0; i < 12; ++i) spec.prompt[i] = static_cast<int32_t>(100 * id + i);
+    spec.score_prompt = true;
+    spec.generate = false;
+    ASSERT_TRUE(scheduler.add(spec));
+  }
+  std::set<SequenceId> ended;
+  for (int pass = 0; pass < 50 && ended.size() < 3; ++pass) {
+    const auto plan = scheduler.next(TimePoint{});
+    ASSERT_TRUE(plan);
+    size_t scored = 0;
+    for (const auto& s : plan->sequences) {
+      EXPECT_FALSE(s.sample);
+      scored += s.targets.size();
+      auto& all = targets[s.sequence];
+      all.insert(all.end(), s.targets.begin(), s.targets.end());
+    }
+    EXPECT_LE(scored, 5U);
+    scheduler.complete(outcome_of(*plan));
+    for (const auto& update : scheduler.take_updates()) {
+      if (!update.finish) continue;
+      EXPECT_EQ(*update.finish, protocol::FinishReason::kLength);
+      ended.insert(update.id);
+    }
+  }
+  EXPECT_EQ(ended.size(), 3U);
+  for (const auto& [id, tokens] : targets) {
+    ASSERT_EQ(tokens.size(), 11U);
+    for (size_t i = 0; i < 11; ++i) EXPECT_EQ(tokens[i], static_cast<int32_t>(100 * id + i + 1));
+  }
+  EXPECT_TRUE(kv.all_free());
+}
+
 }  // namespace
 }  // namespace tandem::engine
