@@ -278,11 +278,9 @@ TEST(QuantizeRow, AllInstructionSetsGiveTheSameBytesAndNonFiniteInputsShow) {
         EXPECT_EQ(blocks[i].d, expected[i].d);
         EXPECT_EQ(blocks[i].d_times_sum, expected[i].d_times_sum);
       }
-      EXPECT_EQ(blocks[i].minus_sum, expected[i].minus_sum);
+      EXPECT_EQ(blocks[i].minus_8_sum, expected[i].minus_8_sum);
       for (int half = 0; half < 2; ++half) {
         EXPECT_EQ(blocks[i].minus_half[half], expected[i].minus_half[half]);
-        if (!std::isnan(blocks[i].d))
-          EXPECT_EQ(blocks[i].d_times_half[half], expected[i].d_times_half[half]);
       }
     }
   }

@@ -50,11 +50,9 @@ inline void quantize_row(const float* x, int32_t columns, ActivationBlock* out) 
     const int32_t high = sum_lanes(qb);
     out->d = finite ? peak * (1.0F / 127.0F) : __builtin_nanf("");
     out->d_times_sum = out->d * static_cast<float>(low + high);
-    out->d_times_half[0] = out->d * static_cast<float>(low);
-    out->d_times_half[1] = out->d * static_cast<float>(high);
-    out->minus_sum = -(low + high);
-    out->minus_half[0] = -low;
-    out->minus_half[1] = -high;
+    out->minus_8_sum = -8 * (low + high);
+    out->minus_half[0] = static_cast<int16_t>(-low);
+    out->minus_half[1] = static_cast<int16_t>(-high);
   }
 }
 

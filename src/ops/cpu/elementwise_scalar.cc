@@ -41,11 +41,8 @@ void quantize_row_scalar(const float* x, int32_t columns, ActivationBlock* out) 
     }
     out->d = finite ? peak * (1.0F / 127.0F) : std::numeric_limits<float>::quiet_NaN();
     out->d_times_sum = out->d * static_cast<float>(half[0] + half[1]);
-    out->minus_sum = -(half[0] + half[1]);
-    for (int i = 0; i < 2; ++i) {
-      out->d_times_half[i] = out->d * static_cast<float>(half[i]);
-      out->minus_half[i] = -half[i];
-    }
+    out->minus_8_sum = -8 * (half[0] + half[1]);
+    for (int i = 0; i < 2; ++i) out->minus_half[i] = static_cast<int16_t>(-half[i]);
   }
 }
 

@@ -22,16 +22,16 @@ inline constexpr int kKernelVersion = 2;
 
 // 32 activations as int8 with one scale. The sums are precomputed so that kernels can keep codes
 // unsigned (a weight is d * (code - zero), and the zero's share of a dot product is -zero * sum(q))
-// and add minimums once per block; of both halves, for formats that scale 16 columns.
-struct alignas(64) ActivationBlock {
+// and add minimums once per block; of both halves, for formats that scale 16 columns. Not 64 bytes:
+// rows of 2048 columns would then share their cache sets.
+struct alignas(16) ActivationBlock {
   int8_t q[32];
   float d;                // value = d * q; NaN when any of the 32 inputs was not finite
   float d_times_sum;      // d * sum(q)
-  float d_times_half[2];  // d * sum(q[0..15]), d * sum(q[16..31])
-  int32_t minus_sum;      // -sum(q)
-  int32_t minus_half[2];
+  int32_t minus_8_sum;    // -8 * sum(q)
+  int16_t minus_half[2];  // -sum(q[0..15]), -sum(q[16..31])
 };
-static_assert(sizeof(ActivationBlock) == 64);
+static_assert(sizeof(ActivationBlock) == 48);
 
 struct LinearF32 {
   PackedView weights;

@@ -46,7 +46,7 @@ inline Floats add_tile(const Tile<kFormat>& w, const ActivationBlock& x, Floats 
     const Floats scale = mul_floats(w.scales.scale[sub], splat_float(x.d));
     acc = fma_floats(scale, dot<kFormat, kSubs>(w.code + sub * (8 / kSubs), x, sub), acc);
     if constexpr (weights::format_shape(kFormat).has_minimum) {
-      const float sum = kSubs == 1 ? x.d_times_sum : x.d_times_half[sub];
+      const float sum = kSubs == 1 ? x.d_times_sum : x.d * static_cast<float>(-x.minus_half[sub]);
       acc = fma_floats(w.scales.minimum[sub], splat_float(sum), acc);
     }
   }
@@ -70,6 +70,7 @@ inline void multiply_rows(const std::byte* group, size_t tiles, int part, const 
   const std::byte* chunk = group;
   size_t done = 0;
   for (; done + kTiles <= tiles; done += kTiles, chunk += kChunk.bytes) {
+#pragma clang loop unroll_count(2)
     for (size_t tile = 0; tile < kTiles; ++tile) {
       if constexpr (kRows <= 4)
         prefetch_bytes<kChunk.bytes / kTiles>(chunk + tile * (kChunk.bytes / kTiles));

@@ -47,6 +47,16 @@ inline __m256i dot_unsigned(const Bytes* code, const int32_t* four, __m256i sum)
   return sum;
 }
 
+// -zero * sum(q) in every lane.
+template <int kZero, int kSubs>
+inline __m256i zero_share(const ActivationBlock& x, int sub) {
+  constexpr int kStored = kSubs == 1 ? 8 : 1;  // what the block's sums are multiplied with already
+  constexpr int kShift = __builtin_ctz(kZero / kStored);
+  static_assert(kZero == kStored << kShift);
+  const int32_t sum = kSubs == 1 ? x.minus_8_sum : x.minus_half[sub];
+  return _mm256_slli_epi32(_mm256_set1_epi32(sum), kShift);
+}
+
 // Sum over the tile's (or sub-tile's) columns of code * q as float32.
 template <Format kFormat, int kSubs>
 inline Floats dot(const Bytes* code, const ActivationBlock& x, int sub) {
@@ -57,12 +67,7 @@ inline Floats dot(const Bytes* code, const ActivationBlock& x, int sub) {
   } else {
     constexpr int kZero = unsigned_zero<kFormat>();
     __m256i sum = _mm256_setzero_si256();
-    if constexpr (kZero != 0) {
-      constexpr int kShift = __builtin_ctz(kZero);
-      static_assert(kZero == 1 << kShift);
-      sum = _mm256_slli_epi32(_mm256_set1_epi32(kSubs == 1 ? x.minus_sum : x.minus_half[sub]),
-                              kShift);
-    }
+    if constexpr (kZero != 0) sum = zero_share<kZero, kSubs>(x, sub);
     return _mm256_cvtepi32_ps(dot_unsigned<largest_code<kFormat>(), kCount>(code, four, sum));
   }
 }

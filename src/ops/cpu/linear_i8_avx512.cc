@@ -16,17 +16,22 @@ constexpr int kMaxI8Rows = 12;  // with eight code vectors and the scales, 24 of
 template <Format kFormat>
 constexpr bool kSignedCodes = false;
 
+// -zero * sum(q) in every lane.
+template <int kZero, int kSubs>
+inline __m512i zero_share(const ActivationBlock& x, int sub) {
+  constexpr int kStored = kSubs == 1 ? 8 : 1;  // what the block's sums are multiplied with already
+  constexpr int kShift = __builtin_ctz(kZero / kStored);
+  static_assert(kZero == kStored << kShift);
+  const int32_t sum = kSubs == 1 ? x.minus_8_sum : x.minus_half[sub];
+  return _mm512_slli_epi32(_mm512_set1_epi32(sum), kShift);
+}
+
 // Sum over the tile's (or sub-tile's) columns of code * q as float32.
 template <Format kFormat, int kSubs>
 inline Floats dot(const Bytes* code, const ActivationBlock& x, int sub) {
   constexpr int kZero = unsigned_zero<kFormat>();
   __m512i sum = _mm512_setzero_si512();
-  if constexpr (kZero != 0) {
-    constexpr int kShift = __builtin_ctz(kZero);
-    static_assert(kZero == 1 << kShift);
-    sum =
-        _mm512_slli_epi32(_mm512_set1_epi32(kSubs == 1 ? x.minus_sum : x.minus_half[sub]), kShift);
-  }
+  if constexpr (kZero != 0) sum = zero_share<kZero, kSubs>(x, sub);
   const auto* four = reinterpret_cast<const int32_t*>(x.q) + sub * (8 / kSubs);
 #pragma clang loop unroll(full)
   for (int j = 0; j < 8 / kSubs; ++j)

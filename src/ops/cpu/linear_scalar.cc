@@ -133,7 +133,8 @@ void add_tile(const DecodedTile& tile, const ActivationBlock& x, float* acc) {
         sums[lane] += c[0] * q[0] + c[1] * q[1] + c[2] * q[2] + c[3] * q[3];
       }
     }
-    const float q_sum = tile.subs == 1 ? x.d_times_sum : x.d_times_half[sub];
+    const float q_sum =
+        tile.subs == 1 ? x.d_times_sum : x.d * static_cast<float>(-x.minus_half[sub]);
     for (int lane = 0; lane < kGroupRows; ++lane) {
       acc[lane] += (tile.scale[sub][lane] * x.d) * static_cast<float>(sums[lane]);
       if (tile.has_minimum) acc[lane] += tile.minimum[sub][lane] * q_sum;
