@@ -4,6 +4,8 @@
 #include <cstring>
 #include <functional>
 
+#include "text/unicode.h"
+
 namespace tandem::text {
 
 namespace {
@@ -32,6 +34,52 @@ void Bpe::encode_cached(uint64_t hash, std::string_view piece, BpeScratch& scrat
   std::copy_n(out.begin() + static_cast<ptrdiff_t>(before), count, entry.tokens.begin());
 }
 
+template <typename Emit>
+void Bpe::each_fallback(std::string_view character, const Emit& emit) const {
+  const bool all = std::all_of(character.begin(), character.end(), [this](char c) {
+    return byte_tokens[static_cast<uint8_t>(c)] >= 0;
+  });
+  if (all) {
+    for (const char c : character) emit(byte_tokens[static_cast<uint8_t>(c)]);
+  } else if (unknown >= 0) {
+    emit(unknown);
+  }
+}
+
+template <typename Emit>
+void Bpe::each_symbol(std::string_view piece, const Emit& emit) const {
+  if (!by_character) {
+    for (const char c : piece) {
+      const int32_t token = byte_tokens[static_cast<uint8_t>(c)];
+      if (token >= 0) {
+        emit(token);
+      } else if (unknown >= 0) {
+        emit(unknown);
+      }
+    }
+    return;
+  }
+  for (size_t i = 0; i < piece.size();) {
+    const Decoded decoded = decode_utf8(piece, i);
+    const int32_t token = characters.find(decoded.code_point);
+    if (token >= 0) {
+      emit(token);
+    } else {
+      each_fallback(piece.substr(i, decoded.size), emit);
+    }
+    i += decoded.size;
+  }
+}
+
+void Bpe::finish(int32_t token, std::vector<int32_t>& out) const {
+  if (token < first_virtual) {
+    out.push_back(token);
+  } else {
+    each_fallback(virtuals[static_cast<size_t>(token - first_virtual)],
+                  [&](int32_t part) { out.push_back(part); });
+  }
+}
+
 void Bpe::merge(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& out) const {
   if (piece.size() <= kShortPiece) {
     merge_short(piece, out);
@@ -44,10 +92,7 @@ void Bpe::merge_short(std::string_view piece, std::vector<int32_t>& out) const {
   int32_t tokens[kShortPiece];
   Merge pairs[kShortPiece];  // pairs[i] joins tokens[i] and tokens[i + 1]; rank kNone: cannot
   size_t count = 0;
-  for (const char c : piece) {
-    const int32_t token = byte_tokens[static_cast<uint8_t>(c)];
-    if (token >= 0) tokens[count++] = token;
-  }
+  each_symbol(piece, [&](int32_t token) { tokens[count++] = token; });
   const auto look_up = [&](size_t i) {
     const Merge* found = merges.find(tokens[i], tokens[i + 1]);
     return found == nullptr ? Merge{kNone, -1} : *found;
@@ -66,7 +111,7 @@ void Bpe::merge_short(std::string_view piece, std::vector<int32_t>& out) const {
     if (best + 1 < count) pairs[best] = look_up(best);
     if (best > 0) pairs[best - 1] = look_up(best - 1);
   }
-  out.insert(out.end(), tokens, tokens + count);
+  for (size_t i = 0; i < count; ++i) finish(tokens[i], out);
 }
 
 void Bpe::merge_long(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& out) const {
@@ -74,12 +119,10 @@ void Bpe::merge_long(std::string_view piece, BpeScratch& scratch, std::vector<in
   auto& heap = scratch.heap_;
   nodes.clear();
   heap.clear();
-  for (const char c : piece) {
-    const int32_t token = byte_tokens[static_cast<uint8_t>(c)];
-    if (token < 0) continue;
+  each_symbol(piece, [&](int32_t token) {
     const auto position = static_cast<uint32_t>(nodes.size());
     nodes.push_back({token, position == 0 ? kNone : position - 1, position + 1});
-  }
+  });
   if (nodes.empty()) return;
   nodes.back().next = kNone;
 
@@ -114,7 +157,7 @@ void Bpe::merge_long(std::string_view piece, BpeScratch& scratch, std::vector<in
       std::push_heap(heap.begin(), heap.end(), std::greater<>());
     }
   }
-  for (uint32_t i = 0; i != kNone; i = nodes[i].next) out.push_back(nodes[i].token);
+  for (uint32_t i = 0; i != kNone; i = nodes[i].next) finish(nodes[i].token, out);
   // One huge piece must not pin its memory for the life of the encoder.
   constexpr size_t kKeep = 1 << 16;
   if (nodes.capacity() > kKeep) std::vector<BpeScratch::Node>().swap(nodes);

@@ -1,11 +1,14 @@
-// Byte-level BPE within one piece of text: repeatedly merges the pair of lowest rank, leftmost
-// first. O(n log n) in the piece's length; short pieces take a quadratic scan over a few cache
-// lines, which is faster.
+// BPE within one piece of text: repeatedly merges the pair of lowest rank, leftmost first. The
+// smallest symbols are bytes (byte-level BPE, tiktoken) or characters (SentencePiece), where a
+// character that the vocabulary lacks becomes its bytes' tokens or the unknown token. O(n log n)
+// in the piece's length; short pieces take a quadratic scan over a few cache lines, which is
+// faster.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -43,11 +46,18 @@ class BpeScratch {
 
 class Bpe {
  public:
-  // `byte_tokens[b]` is the token of byte b, or -1: such bytes vanish, as in the reference
-  // implementation.
+  // `byte_tokens[b]` is the token of byte b, or -1: such bytes become `unknown`, or vanish when
+  // there is none, as in the reference implementation.
   std::array<int32_t, 256> byte_tokens{};
+  bool by_character = false;
+  int32_t unknown = -1;
+  CharacterTable characters;  // by_character only
+  // Characters that are no token but part of one: symbol first_virtual + i spells virtuals[i].
+  // Those left after merging become bytes or unknown.
+  int32_t first_virtual = INT32_MAX;
+  std::vector<std::string> virtuals;
   PairTable merges;
-  // Tokens whose own bytes merge back to that one token.
+  // Words that are one token without any merging.
   WordTable words;
 
   // `bytes_of(token)` gives a token's bytes. Appends the piece's tokens to `out`.
@@ -72,6 +82,12 @@ class Bpe {
  private:
   void encode_cached(uint64_t hash, std::string_view piece, BpeScratch& scratch,
                      std::vector<int32_t>& out) const;
+  // Calls emit(token) for each smallest symbol; at most as many as the piece has bytes.
+  template <typename Emit>
+  void each_symbol(std::string_view piece, const Emit& emit) const;
+  template <typename Emit>
+  void each_fallback(std::string_view character, const Emit& emit) const;
+  void finish(int32_t token, std::vector<int32_t>& out) const;
   void merge_short(std::string_view piece, std::vector<int32_t>& out) const;
   void merge_long(std::string_view piece, BpeScratch& scratch, std::vector<int32_t>& out) const;
 };

@@ -32,17 +32,33 @@ void Utf8Stream::finish(std::string& out) {
   pending_.clear();
 }
 
+TokenBytes::TokenBytes(const Tokenizer& tokenizer, DetokenizeOptions options)
+    : tokenizer_(&tokenizer),
+      keep_special_(options.keep_special),
+      strip_space_(tokenizer.spec().strip_leading_space && !options.continuation) {}
+
+std::string_view TokenBytes::of(int32_t token) {
+  if (tokenizer_->is_control(token)) {
+    return keep_special_ ? tokenizer_->token_bytes(token) : std::string_view();
+  }
+  std::string_view bytes = tokenizer_->token_bytes(token);
+  if (strip_space_ && !bytes.empty()) {
+    strip_space_ = false;
+    if (bytes[0] == ' ') bytes.remove_prefix(1);
+  }
+  return bytes;
+}
+
 std::string Detokenizer::push(int32_t token) {
   std::string out;
-  if (keep_special_ || !tokenizer_->is_control(token)) {
-    stream_.push(tokenizer_->token_bytes(token), out);
-  }
+  stream_.push(bytes_.of(token), out);
   return out;
 }
 
 std::string Detokenizer::finish() {
   std::string out;
   stream_.finish(out);
+  bytes_ = TokenBytes(*tokenizer_, options_);
   return out;
 }
 

@@ -23,10 +23,29 @@ class Utf8Stream {
   std::string pending_;
 };
 
+struct DetokenizeOptions {
+  bool keep_special = false;  // control tokens give their spelling instead of nothing
+  // The tokens continue a text (as those do that a model generates), so that a space which begins
+  // them is part of the text. Otherwise they are a text from its start, as in Tokenizer::decode.
+  bool continuation = false;
+};
+
+// The bytes that tokens add to a text, in order.
+class TokenBytes {
+ public:
+  TokenBytes(const Tokenizer& tokenizer, DetokenizeOptions options);
+  std::string_view of(int32_t token);
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool keep_special_;
+  bool strip_space_;  // the next bytes begin the text
+};
+
 class Detokenizer {
  public:
-  explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool keep_special = false)
-      : tokenizer_(std::move(tokenizer)), keep_special_(keep_special) {}
+  explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, DetokenizeOptions options = {})
+      : tokenizer_(std::move(tokenizer)), options_(options), bytes_(*tokenizer_, options) {}
 
   // Text that became final with this token; often empty in the middle of a character.
   std::string push(int32_t token);
@@ -36,7 +55,8 @@ class Detokenizer {
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
-  bool keep_special_;
+  DetokenizeOptions options_;
+  TokenBytes bytes_;
   Utf8Stream stream_;
 };
 

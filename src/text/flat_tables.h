@@ -1,5 +1,6 @@
-// Two small open-addressing tables built once and read by every thread: merge pairs, and words of
-// the vocabulary that encode to themselves. Linear probing at load <= 1/2; no deletion.
+// Small tables built once and read by every thread: merge pairs and words of the vocabulary (open
+// addressing, linear probing at load <= 1/2, no deletion), tokens of single characters, and pairs
+// of characters that stand side by side in some token.
 #pragma once
 
 #include <bit>
@@ -105,6 +106,57 @@ class WordTable {
   };
   std::vector<Slot> slots_;
   size_t mask_ = 0;
+};
+
+// Maps a code point to the token of that one character; -1 when there is none.
+class CharacterTable {
+ public:
+  void insert(uint32_t code_point, int32_t token) {
+    if (pages_.empty()) {
+      page_of_.assign(0x1100, 0);
+      pages_.assign(256, -1);  // page 0 stays empty
+    }
+    uint16_t& page = page_of_[code_point >> 8];
+    if (page == 0) {
+      page = static_cast<uint16_t>(pages_.size() >> 8);
+      pages_.resize(pages_.size() + 256, -1);
+    }
+    pages_[static_cast<size_t>(page) << 8 | (code_point & 0xFF)] = token;
+  }
+  int32_t find(uint32_t code_point) const {
+    if (code_point >= 0x110000 || pages_.empty()) return -1;
+    return pages_[static_cast<size_t>(page_of_[code_point >> 8]) << 8 | (code_point & 0xFF)];
+  }
+
+ private:
+  std::vector<uint16_t> page_of_;
+  std::vector<int32_t> pages_;
+};
+
+// Which characters stand side by side within some token. May say yes for a pair that does not
+// (non-ASCII pairs are hashed), never no for one that does: a cut between two characters that it
+// denies cannot change a tokenization.
+class AdjacencyTable {
+ public:
+  void insert(uint32_t left, uint32_t right) {
+    if (bits_.empty()) bits_.assign(kWords, 0);
+    const size_t bit = index(left, right);
+    bits_[bit >> 6] |= uint64_t{1} << (bit & 63);
+  }
+  bool adjacent(uint32_t left, uint32_t right) const {
+    if (bits_.empty()) return false;
+    const size_t bit = index(left, right);
+    return (bits_[bit >> 6] >> (bit & 63) & 1) != 0;
+  }
+
+ private:
+  static constexpr size_t kBits = 1 << 23;
+  static constexpr size_t kWords = kBits / 64;
+  static size_t index(uint32_t left, uint32_t right) {
+    if ((left | right) < 0x80) return left << 7 | right;  // the first 2 KiB: stays in L1
+    return (mix64(static_cast<uint64_t>(left) << 32 | right) & (kBits - 1)) | 0x4000;
+  }
+  std::vector<uint64_t> bits_;
 };
 
 }  // namespace tandem::text

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "text/unicode.h"
+
 namespace tandem::text {
 
-void SpecialMatcher::add(std::string_view spelling, int32_t token) {
+void SpecialMatcher::add(std::string_view spelling, int32_t token, Rules rules) {
   if (spelling.empty()) return;
   first_[static_cast<uint8_t>(spelling[0])] = true;
   uint32_t at = 0;
@@ -21,25 +23,70 @@ void SpecialMatcher::add(std::string_view spelling, int32_t token) {
     nodes_.emplace_back();
     at = fresh;
   }
-  if (nodes_[at].token < 0) nodes_[at].token = token;
+  if (nodes_[at].token < 0) {
+    nodes_[at].token = token;
+    nodes_[at].rules = rules;
+  }
 }
 
-SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from) const {
+namespace {
+
+// The character that ends at `end` (> 0).
+uint32_t character_before(std::string_view text, size_t end) {
+  size_t begin = end - 1;
+  while (begin > 0 && end - begin < 4 && (static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) {
+    --begin;
+  }
+  return decode_utf8(text, begin).code_point;
+}
+
+bool touches_word(std::string_view text, size_t begin, size_t end) {
+  return (begin > 0 && is_regex_word(character_before(text, begin))) ||
+         (end < text.size() && is_regex_word(decode_utf8(text, end).code_point));
+}
+
+}  // namespace
+
+SpecialMatcher::Match SpecialMatcher::longest_at(std::string_view text, size_t begin,
+                                                 bool control) const {
   Match match;
-  for (size_t begin = from; begin < text.size(); ++begin) {
-    if (!first_[static_cast<uint8_t>(text[begin])]) continue;
-    uint32_t at = 0;
-    for (size_t i = begin; i < text.size(); ++i) {
-      const auto& next = nodes_[at].next;
-      const auto found =
-          std::find_if(next.begin(), next.end(), [&](auto& n) { return n.first == text[i]; });
-      if (found == next.end()) break;
-      at = found->second;
-      if (nodes_[at].token >= 0) match = {begin, i + 1, nodes_[at].token};
-    }
-    if (match.token >= 0) break;
+  uint32_t at = 0;
+  Rules rules;
+  for (size_t i = begin; i < text.size(); ++i) {
+    const auto& next = nodes_[at].next;
+    const auto found =
+        std::find_if(next.begin(), next.end(), [&](auto& n) { return n.first == text[i]; });
+    if (found == next.end()) break;
+    at = found->second;
+    const Node& node = nodes_[at];
+    if (node.token < 0 || (node.rules.control && !control)) continue;
+    if (node.rules.single_word && touches_word(text, begin, i + 1)) continue;
+    match = {begin, i + 1, node.token};
+    rules = node.rules;
+  }
+  if (match.token < 0) return match;
+  while (rules.strip_left && match.begin > 0) {
+    const uint32_t before = character_before(text, match.begin);
+    if (char_class(before) != kSpace) break;
+    match.begin -= before < 0x80 ? 1 : before < 0x800 ? 2 : 3;
+  }
+  while (rules.strip_right && match.end < text.size()) {
+    const Decoded next = decode_utf8(text, match.end);
+    if (char_class(next.code_point) != kSpace) break;
+    match.end += next.size;
   }
   return match;
+}
+
+SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from, bool control) const {
+  for (size_t begin = from; begin < text.size(); ++begin) {
+    if (!first_[static_cast<uint8_t>(text[begin])]) continue;
+    Match match = longest_at(text, begin, control);
+    if (match.token < 0) continue;
+    match.begin = std::max(match.begin, from);
+    return match;
+  }
+  return {};
 }
 
 }  // namespace tandem::text

@@ -1,4 +1,5 @@
-// Finds the spellings of special tokens in text: leftmost, then longest, through a byte trie.
+// Finds the spellings of special tokens in text: leftmost, then longest, through a byte trie. A
+// token may take the white space beside it, or stand only where no word touches it.
 #pragma once
 
 #include <array>
@@ -11,6 +12,12 @@ namespace tandem::text {
 
 class SpecialMatcher {
  public:
+  struct Rules {
+    bool control = false;  // found only when control tokens are asked for
+    bool strip_left = false;
+    bool strip_right = false;
+    bool single_word = false;
+  };
   struct Match {
     size_t begin = std::string_view::npos;  // npos: none
     size_t end = 0;
@@ -19,15 +26,19 @@ class SpecialMatcher {
 
   SpecialMatcher() { nodes_.emplace_back(); }
   // Empty spellings are ignored; of equal ones the first added wins.
-  void add(std::string_view spelling, int32_t token);
+  void add(std::string_view spelling, int32_t token, Rules rules);
+  bool empty() const { return nodes_.size() == 1; }
   // First match at or after `from`. O(length of text times the longest spelling).
-  Match find(std::string_view text, size_t from) const;
+  Match find(std::string_view text, size_t from, bool control) const;
 
  private:
   struct Node {
     int32_t token = -1;
+    Rules rules;
     std::vector<std::pair<char, uint32_t>> next;
   };
+  Match longest_at(std::string_view text, size_t begin, bool control) const;
+
   std::array<bool, 256> first_{};
   std::vector<Node> nodes_;
 };

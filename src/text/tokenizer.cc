@@ -1,200 +1,96 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
-#include <array>
-#include <mutex>
-#include <optional>
-#include <unordered_map>
 #include <utility>
 
-#include "text/bpe.h"
 #include "text/detokenizer.h"
-#include "text/pretokenizer.h"
-#include "text/special_matcher.h"
+#include "text/tokenizer_state.h"
 #include "text/unicode.h"
 
 namespace tandem::text {
 
 namespace {
-
-constexpr size_t kMaxVocab = 1 << 21;
-constexpr size_t kMaxTokenBytes = 4096;
 constexpr size_t kMaxIdleScratches = 8;
+}
 
-// The printable alphabet of byte-level BPE: printable Latin-1 bytes stand for themselves, the other
-// bytes for U+0100 onwards in order (the scheme of GPT-2's encoder).
-struct ByteAlphabet {
-  std::array<int16_t, 0x180> byte_of{};
-  ByteAlphabet() {
-    byte_of.fill(-1);
-    uint32_t next = 0x100;
-    for (int byte = 0; byte < 256; ++byte) {
-      const bool printable =
-          (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-      byte_of[printable ? static_cast<uint32_t>(byte) : next++] = static_cast<int16_t>(byte);
-    }
+void Tokenizer::State::fuse_unknown(size_t from, std::vector<int32_t>& out) const {
+  const auto begin = out.begin() + static_cast<ptrdiff_t>(from);
+  const auto end = std::unique(begin, out.end(), [this](int32_t a, int32_t b) {
+    return a == spec.unknown && b == spec.unknown;
+  });
+  out.erase(end, out.end());
+}
+
+// Cuts where no token has the two characters side by side, so that what lies between two cuts is
+// short enough to be looked up as a word.
+void Tokenizer::State::encode_bpe(std::string_view piece, EncodeScratch& scratch,
+                                  std::vector<int32_t>& out) const {
+  const auto spelling = [this](int32_t token) { return piece_of(static_cast<size_t>(token)); };
+  if (!bpe.by_character || (spec.whole_words && !pre.empty())) {
+    bpe.encode(piece, spelling, scratch.bpe, out);
+    return;
   }
-};
-
-// Bytes of a piece spelled in the printable alphabet; nothing when it has another character.
-std::optional<std::string> piece_bytes(std::string_view piece) {
-  static const ByteAlphabet kAlphabet;
-  std::string bytes;
+  size_t begin = 0;
+  uint32_t last = 0;
   for (size_t i = 0; i < piece.size();) {
     const Decoded decoded = decode_utf8(piece, i);
-    if (decoded.code_point >= kAlphabet.byte_of.size()) return std::nullopt;
-    const int16_t byte = kAlphabet.byte_of[decoded.code_point];
-    if (byte < 0) return std::nullopt;
-    bytes.push_back(static_cast<char>(byte));
+    if (i > begin && !adjacency.adjacent(last, decoded.code_point)) {
+      bpe.encode(piece.substr(begin, i - begin), spelling, scratch.bpe, out);
+      begin = i;
+    }
+    last = decoded.code_point;
     i += decoded.size;
   }
-  return bytes;
+  if (begin < piece.size()) bpe.encode(piece.substr(begin), spelling, scratch.bpe, out);
 }
 
-tl::unexpected<Error> invalid(std::string message) {
-  return make_error(400, "invalid_tokenizer", std::move(message));
-}
-
-}  // namespace
-
-struct Tokenizer::State {
-  TokenizerSpec spec;
-  PreTokenizer pre = PreTokenizer::kGpt2;
-  std::string arena;              // every token's bytes, one after the other
-  std::vector<uint32_t> offsets;  // of token i in the arena; one more at the end
-  std::vector<bool> control;
-  std::vector<bool> ends;
-  std::vector<int32_t> special;
-  SpecialMatcher matcher;
-  Bpe bpe;
-
-  // Encoders' working memory, lent to one caller at a time. The mutex guards `idle` alone.
-  std::mutex mutex;
-  std::vector<std::unique_ptr<BpeScratch>> idle;
-
-  std::string_view bytes_of(int32_t token) const {
-    const auto i = static_cast<size_t>(token);
-    return std::string_view(arena).substr(offsets[i], offsets[i + 1] - offsets[i]);
-  }
-  TokenType type_of(size_t token) const {
-    return spec.types.empty() ? TokenType::kNormal : static_cast<TokenType>(spec.types[token]);
-  }
-
-  Status check() const;
-  Status build();
-  Status build_merges(const std::unordered_map<std::string_view, int32_t>& ids);
-  void build_words();
-  void encode_plain(std::string_view text, BpeScratch& scratch, std::vector<int32_t>& out) const;
-  std::unique_ptr<BpeScratch> borrow();
-  void give_back(std::unique_ptr<BpeScratch> scratch);
-};
-
-Status Tokenizer::State::check() const {
-  if (spec.kind != "bpe") {
-    return make_error(400, "unsupported_tokenizer",
-                      "tokenizer kind \"" + spec.kind + "\" is not supported (only \"bpe\" is)");
-  }
-  if (!find_pre_tokenizer(spec.pre)) {
-    return make_error(
-        400, "unsupported_tokenizer",
-        "pre-tokenizer \"" + spec.pre + "\" is not supported (smollm, gpt-2, default)");
-  }
-  const size_t size = spec.tokens.size();
-  if (size == 0 || size > kMaxVocab) return invalid("a vocabulary has 1 to 2097152 tokens");
-  if (!spec.types.empty() && spec.types.size() != size) {
-    return invalid("token types and tokens differ in number");
-  }
-  for (const std::string& token : spec.tokens) {
-    if (token.size() > kMaxTokenBytes) return invalid("a token is longer than 4096 bytes");
-  }
-  const auto outside = [&](int32_t id) { return id < -1 || id >= static_cast<int64_t>(size); };
-  bool bad = outside(spec.bos) || outside(spec.eos) || outside(spec.unknown) || outside(spec.pad);
-  for (const int32_t id : spec.end_of_generation) bad = bad || id < 0 || outside(id);
-  if (bad) return invalid("a special token's id is outside the vocabulary");
-  return {};
-}
-
-Status Tokenizer::State::build() {
-  pre = *find_pre_tokenizer(spec.pre);
-  const size_t size = spec.tokens.size();
-  control.resize(size);
-  ends.resize(size);
-  std::unordered_map<std::string_view, int32_t> ids;
-  ids.reserve(size);
-  bpe.byte_tokens.fill(-1);
-  for (size_t i = 0; i < size; ++i) {
-    const auto id = static_cast<int32_t>(i);
-    const std::string& spelling = spec.tokens[i];
-    const TokenType type = type_of(i);
-    offsets.push_back(static_cast<uint32_t>(arena.size()));
-    ids[spelling] = id;
-    if (type == TokenType::kControl || type == TokenType::kUserDefined) {
-      arena += spelling;
-      special.push_back(id);
-      matcher.add(spelling, id);
-      control[i] = type == TokenType::kControl;
-      continue;
-    }
-    // A piece outside the alphabet (an unused or unknown token) is its own spelling and is never
-    // produced.
-    const std::optional<std::string> bytes = piece_bytes(spelling);
-    arena += bytes ? *bytes : spelling;
-    if (bytes && bytes->size() == 1) bpe.byte_tokens[static_cast<uint8_t>((*bytes)[0])] = id;
-  }
-  offsets.push_back(static_cast<uint32_t>(arena.size()));
-  for (const int32_t id : spec.end_of_generation) ends[static_cast<size_t>(id)] = true;
-  if (spec.eos >= 0) ends[static_cast<size_t>(spec.eos)] = true;
-  TANDEM_CHECK(build_merges(ids));
-  build_words();
-  return {};
-}
-
-Status Tokenizer::State::build_merges(const std::unordered_map<std::string_view, int32_t>& ids) {
-  bpe.merges.reserve(spec.merges.size());
-  std::string joined;
-  for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
-    const std::string_view merge = spec.merges[rank];
-    const size_t space = merge.find(' ', 1);
-    if (space == std::string_view::npos || space + 1 == merge.size()) {
-      return invalid("merge " + std::to_string(rank) + " is not two pieces with a space between");
-    }
-    joined.assign(merge.substr(0, space)).append(merge.substr(space + 1));
-    const auto left = ids.find(merge.substr(0, space));
-    const auto right = ids.find(merge.substr(space + 1));
-    const auto both = ids.find(joined);
-    if (left == ids.end() || right == ids.end() || both == ids.end()) {
-      return invalid("merge " + std::to_string(rank) + " names a piece outside the vocabulary");
-    }
-    bpe.merges.insert(left->second, right->second, {static_cast<uint32_t>(rank), both->second});
-  }
-  return {};
-}
-
-void Tokenizer::State::build_words() {
-  BpeScratch scratch;
-  std::vector<int32_t> tokens;
-  bpe.words.reserve(spec.tokens.size());
-  for (size_t i = 0; i < spec.tokens.size(); ++i) {
-    const auto id = static_cast<int32_t>(i);
-    const std::string_view word = bytes_of(id);
-    if (word.empty() || std::binary_search(special.begin(), special.end(), id)) continue;
-    tokens.clear();
-    bpe.merge(word, scratch, tokens);
-    if (tokens.size() == 1 && tokens[0] == id) bpe.words.insert(hash_bytes(word), id);
-  }
-}
-
-void Tokenizer::State::encode_plain(std::string_view text, BpeScratch& scratch,
+void Tokenizer::State::encode_piece(std::string_view piece, EncodeScratch& scratch,
                                     std::vector<int32_t>& out) const {
-  const auto bytes = [this](int32_t token) { return bytes_of(token); };
-  for (size_t position = 0; position < text.size();) {
-    const size_t end = next_piece(pre, text, position);
-    bpe.encode(text.substr(position, end - position), bytes, scratch, out);
-    position = end;
+  const size_t from = out.size();
+  if (unigram_model) {
+    unigram.encode(piece, scratch.unigram, out);
+  } else {
+    encode_bpe(piece, scratch, out);
   }
+  if (spec.fuse_unknown && !fuse_across_pieces) fuse_unknown(from, out);
 }
 
-std::unique_ptr<BpeScratch> Tokenizer::State::borrow() {
+// Text without special tokens, normalized.
+void Tokenizer::State::encode_plain(std::string_view text, bool first, EncodeScratch& scratch,
+                                    std::vector<int32_t>& out) const {
+  if (text.empty()) return;
+  if (const ScanRules* rules = pre.scanner()) {
+    for (size_t position = 0; position < text.size();) {
+      const size_t end = next_piece(*rules, text, position);
+      encode_piece(text.substr(position, end - position), scratch, out);
+      position = end;
+    }
+    return;
+  }
+  pre.split(text, first, [&](std::string_view piece) { encode_piece(piece, scratch, out); });
+}
+
+void Tokenizer::State::encode_segment(std::string_view text, bool first, EncodeScratch& scratch,
+                                      std::vector<int32_t>& out) const {
+  if (text.empty()) return;
+  const size_t begin = out.size();
+  text = normalizer.apply(text, scratch.normalized);
+  size_t from = 0;
+  while (!in_normalized.empty()) {
+    const SpecialMatcher::Match match = in_normalized.find(text, from, false);
+    if (match.token < 0) break;
+    encode_plain(text.substr(from, match.begin - from), first && from == 0, scratch, out);
+    out.push_back(match.token);
+    from = match.end;
+  }
+  encode_plain(text.substr(from), first && from == 0, scratch, out);
+  if (fuse_across_pieces) fuse_unknown(begin, out);
+  // One huge text must not pin its memory for the life of the encoder.
+  constexpr size_t kKeep = 1 << 20;
+  if (scratch.normalized.capacity() > kKeep) std::string().swap(scratch.normalized);
+}
+
+std::unique_ptr<EncodeScratch> Tokenizer::State::borrow() {
   {
     const std::lock_guard lock(mutex);
     if (!idle.empty()) {
@@ -203,10 +99,10 @@ std::unique_ptr<BpeScratch> Tokenizer::State::borrow() {
       return scratch;
     }
   }
-  return std::make_unique<BpeScratch>();
+  return std::make_unique<EncodeScratch>();
 }
 
-void Tokenizer::State::give_back(std::unique_ptr<BpeScratch> scratch) {
+void Tokenizer::State::give_back(std::unique_ptr<EncodeScratch> scratch) {
   const std::lock_guard lock(mutex);
   if (idle.size() < kMaxIdleScratches) idle.push_back(std::move(scratch));
 }
@@ -228,7 +124,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   if (options.add_bos && state_->spec.add_bos && bos() >= 0) out.push_back(bos());
   auto scratch = state_->borrow();
   std::string without_sentinel;
-  const auto plain = [&](std::string_view part) {
+  const auto segment = [&](size_t begin, size_t end) {
+    std::string_view part = text.substr(begin, end - begin);
     if (!options.sentinel.empty() && part.find(options.sentinel) != std::string_view::npos) {
       without_sentinel.clear();
       for (size_t from = 0; from < part.size();) {
@@ -238,20 +135,17 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
       }
       part = without_sentinel;
     }
-    state_->encode_plain(part, *scratch, out);
+    state_->encode_segment(part, begin == 0, *scratch, out);
   };
-  if (options.parse_special) {
-    size_t from = 0;
-    for (;;) {
-      const SpecialMatcher::Match match = state_->matcher.find(text, from);
-      if (match.token < 0) break;
-      plain(text.substr(from, match.begin - from));
-      out.push_back(match.token);
-      from = match.end;
-    }
-    text = text.substr(from);
+  size_t from = 0;
+  while (!state_->in_raw.empty()) {
+    const SpecialMatcher::Match match = state_->in_raw.find(text, from, options.parse_special);
+    if (match.token < 0) break;
+    segment(from, match.begin);
+    out.push_back(match.token);
+    from = match.end;
   }
-  plain(text);
+  segment(from, text.size());
   state_->give_back(std::move(scratch));
   return out;
 }
@@ -262,11 +156,10 @@ std::string_view Tokenizer::token_bytes(int32_t token) const {
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> tokens, bool keep_special) const {
+  TokenBytes bytes(*this, {.keep_special = keep_special});
   Utf8Stream stream;
   std::string out;
-  for (const int32_t token : tokens) {
-    if (keep_special || !is_control(token)) stream.push(token_bytes(token), out);
-  }
+  for (const int32_t token : tokens) stream.push(bytes.of(token), out);
   stream.finish(out);
   return out;
 }

@@ -1,5 +1,6 @@
-// Tokenizer: text to token ids and back, exactly as the reference `tokenizers` library does for the
-// same vocabulary. Byte-level BPE. Immutable; every method may be called from any thread.
+// Tokenizer: text to token ids and back, exactly as the reference libraries (`tokenizers`,
+// `sentencepiece`, `tiktoken`) do for the same vocabulary: BPE of bytes or characters, and unigram.
+// Immutable; every method may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,10 @@
 namespace tandem::text {
 
 struct EncodeOptions {
-  // Match the spelling of special tokens in the text. For text that a template or the operator
+  // Match the spelling of control tokens in the text. For text that a template or the operator
   // wrote; text of users goes through encode_chat, which makes their spellings harmless.
+  // User-defined tokens (such as "<think>" or runs of spaces) are always matched, as the reference
+  // libraries do.
   bool parse_special = false;
   // Put the begin-of-sequence token first, when the tokenizer has one and asks for it.
   bool add_bos = false;
@@ -33,20 +36,21 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   // Never fails: bytes that are not UTF-8 are ordinary bytes. Linear in the text (times a
-  // logarithm). A byte that the vocabulary lacks yields no token, as in the reference.
+  // logarithm; patterns of the tokenizer that no scanner knows cost more, see regex.h). What the
+  // vocabulary lacks yields the unknown token, or none when there is none, as in the reference.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
-  // The bytes a token stands for (for a special token its spelling); empty when out of range.
+  // The bytes a token stands for (for a control token its spelling); empty when out of range.
   std::string_view token_bytes(int32_t token) const;
-  // All tokens' bytes as valid UTF-8, invalid sequences as U+FFFD. Control tokens only when asked
-  // for.
+  // All tokens' bytes as valid UTF-8, invalid sequences as U+FFFD; without the space that
+  // SentencePiece put before the text. Control tokens only when asked for.
   std::string decode(std::span<const int32_t> tokens, bool keep_special = false) const;
 
   int32_t vocab_size() const;
   bool is_end_of_generation(int32_t token) const;
   // Control tokens produce no text.
   bool is_control(int32_t token) const;
-  // Ids matched by parse_special: control and user-defined tokens, ascending.
+  // Control and user-defined tokens, ascending.
   const std::vector<int32_t>& special_tokens() const;
   // -1 when there is none.
   int32_t bos() const;

@@ -1,7 +1,6 @@
 #include "text/tokenizer_spec.h"
 
 #include <cmath>
-#include <limits>
 
 namespace tandem::text {
 
@@ -75,7 +74,7 @@ Status read_flag(const JsonValue& json, const char* key, bool& out) {
   return {};
 }
 
-Status read_scores(const JsonValue& json, size_t vocab, std::vector<float>& out) {
+Status read_scores(const JsonValue& json, size_t vocab, std::vector<double>& out) {
   const JsonValue* value = json.find("scores");
   if (value == nullptr) return {};
   if (!value->is_array() || (!value->items().empty() && value->items().size() != vocab)) {
@@ -84,13 +83,55 @@ Status read_scores(const JsonValue& json, size_t vocab, std::vector<float>& out)
   out.reserve(value->items().size());
   for (const JsonValue& item : value->items()) {
     const auto number = item.as_double();
-    if (!number || !std::isfinite(*number) ||
-        std::abs(*number) > static_cast<double>(std::numeric_limits<float>::max())) {
-      return bad("scores", "holds something that is not a finite number");
+    if (!number || !std::isfinite(*number) || std::abs(*number) > 1e30) {
+      return bad("scores", "holds something that is not a number of moderate size");
     }
-    out.push_back(static_cast<float>(*number));
+    out.push_back(*number);
   }
   return {};
+}
+
+constexpr const char* kAddedFlags[] = {"strip_left", "strip_right", "single_word", "normalized"};
+
+// [{"id": 7, "strip_left": true}, ...]
+Status read_added(const JsonValue& json, size_t vocab, std::vector<AddedToken>& out) {
+  const JsonValue* value = json.find("added");
+  if (value == nullptr) return {};
+  if (!value->is_array() || value->items().size() > vocab) {
+    return bad("added", "must be an array of at most one entry per token");
+  }
+  for (const JsonValue& item : value->items()) {
+    AddedToken added;
+    if (!item.is_object() || !read_id(item, "id", vocab, added.id) || added.id < 0) {
+      return bad("added", "holds something that is not an object with the id of a token");
+    }
+    bool* flags[] = {&added.strip_left, &added.strip_right, &added.single_word, &added.normalized};
+    for (size_t i = 0; i < 4; ++i) {
+      if (!read_flag(item, kAddedFlags[i], *flags[i])) {
+        return bad("added", "holds a flag that is neither true nor false");
+      }
+    }
+    out.push_back(added);
+  }
+  return {};
+}
+
+JsonValue added_array(const std::vector<AddedToken>& values) {
+  JsonValue::Array array;
+  for (const AddedToken& added : values) {
+    JsonValue item = JsonValue::object();
+    item.set("id", JsonValue::integer(added.id));
+    const bool flags[] = {added.strip_left, added.strip_right, added.single_word, added.normalized};
+    for (size_t i = 0; i < 4; ++i) {
+      if (flags[i]) item.set(kAddedFlags[i], JsonValue::boolean(true));
+    }
+    array.push_back(std::move(item));
+  }
+  return JsonValue::array(std::move(array));
+}
+
+void read_json(const JsonValue& json, const char* key, JsonValue& out) {
+  if (const JsonValue* value = json.find(key)) out = *value;
 }
 
 JsonValue string_array(const std::vector<std::string>& values) {
@@ -117,9 +158,10 @@ JsonValue tokenizer_spec_to_json(const TokenizerSpec& spec) {
   json.set("types", integer_array(spec.types));
   json.set("merges", string_array(spec.merges));
   JsonValue::Array scores;
-  for (const float score : spec.scores)
-    scores.push_back(JsonValue::real(static_cast<double>(score)));
+  scores.reserve(spec.scores.size());
+  for (const double score : spec.scores) scores.push_back(JsonValue::real(score));
   json.set("scores", JsonValue::array(std::move(scores)));
+  json.set("added", added_array(spec.added));
   json.set("bos", JsonValue::integer(spec.bos));
   json.set("eos", JsonValue::integer(spec.eos));
   json.set("unknown", JsonValue::integer(spec.unknown));
@@ -127,6 +169,13 @@ JsonValue tokenizer_spec_to_json(const TokenizerSpec& spec) {
   json.set("end_of_generation", integer_array(spec.end_of_generation));
   json.set("add_bos", JsonValue::boolean(spec.add_bos));
   json.set("add_eos", JsonValue::boolean(spec.add_eos));
+  json.set("whole_words", JsonValue::boolean(spec.whole_words));
+  json.set("fuse_unknown", JsonValue::boolean(spec.fuse_unknown));
+  json.set("single_precision", JsonValue::boolean(spec.single_precision));
+  json.set("metaspace", JsonValue::boolean(spec.metaspace));
+  json.set("strip_leading_space", JsonValue::boolean(spec.strip_leading_space));
+  json.set("normalizer", spec.normalizer);
+  json.set("pre_tokenizer", spec.pre_tokenizer);
   json.set("chat_template", JsonValue::string(spec.chat_template));
   return json;
 }
@@ -147,6 +196,7 @@ Result<TokenizerSpec> tokenizer_spec_from_json(const JsonValue& json) {
   }
   TANDEM_CHECK(read_strings(json, "merges", kMaxMerges, spec.merges));
   TANDEM_CHECK(read_scores(json, vocab, spec.scores));
+  TANDEM_CHECK(read_added(json, vocab, spec.added));
   TANDEM_CHECK(read_id(json, "bos", vocab, spec.bos));
   TANDEM_CHECK(read_id(json, "eos", vocab, spec.eos));
   TANDEM_CHECK(read_id(json, "unknown", vocab, spec.unknown));
@@ -154,6 +204,13 @@ Result<TokenizerSpec> tokenizer_spec_from_json(const JsonValue& json) {
   TANDEM_CHECK(read_integers(json, "end_of_generation", 1024, 0, last, spec.end_of_generation));
   TANDEM_CHECK(read_flag(json, "add_bos", spec.add_bos));
   TANDEM_CHECK(read_flag(json, "add_eos", spec.add_eos));
+  TANDEM_CHECK(read_flag(json, "whole_words", spec.whole_words));
+  TANDEM_CHECK(read_flag(json, "fuse_unknown", spec.fuse_unknown));
+  TANDEM_CHECK(read_flag(json, "single_precision", spec.single_precision));
+  TANDEM_CHECK(read_flag(json, "metaspace", spec.metaspace));
+  TANDEM_CHECK(read_flag(json, "strip_leading_space", spec.strip_leading_space));
+  read_json(json, "normalizer", spec.normalizer);
+  read_json(json, "pre_tokenizer", spec.pre_tokenizer);
   TANDEM_CHECK(read_string(json, "chat_template", kMaxTemplateBytes, spec.chat_template));
   return spec;
 }

@@ -141,7 +141,7 @@ TEST(Tokenizer, BrokenSpecsAreRefused) {
     const auto made = Tokenizer::create(std::move(spec));
     return !made && made.error().status == 400 && !made.error().message.empty();
   };
-  EXPECT_TRUE(refuse([](TokenizerSpec& s) { s.kind = "unigram"; }));
+  EXPECT_TRUE(refuse([](TokenizerSpec& s) { s.kind = "wordpiece"; }));
   EXPECT_TRUE(refuse([](TokenizerSpec& s) { s.pre = "no-such"; }));
   EXPECT_TRUE(refuse([](TokenizerSpec& s) { s.tokens.clear(); }));
   EXPECT_TRUE(refuse([](TokenizerSpec& s) { s.types.pop_back(); }));
@@ -185,7 +185,7 @@ TEST(TokenizerSpec, BadJsonIsRefusedWithThePointer) {
   }
 }
 
-std::vector<std::string> pieces(PreTokenizer kind, std::string_view text) {
+std::vector<std::string> pieces(const ScanRules& kind, std::string_view text) {
   std::vector<std::string> out;
   for (size_t at = 0; at < text.size();) {
     const size_t end = next_piece(kind, text, at);
@@ -195,10 +195,10 @@ std::vector<std::string> pieces(PreTokenizer kind, std::string_view text) {
   return out;
 }
 
-TEST(PreTokenizer, CutsLikeThePattern) {
+TEST(Scanner, CutsLikeThePattern) {
   using Pieces = std::vector<std::string>;
-  const auto gpt2 = PreTokenizer::kGpt2;
-  const auto smollm = PreTokenizer::kSmollm;
+  const ScanRules gpt2 = *find_scan_rules("gpt-2");
+  const ScanRules smollm = *find_scan_rules("smollm");
   EXPECT_EQ(pieces(gpt2, "I'm  don't\n\n x"), (Pieces{"I", "'m", " ", " don", "'t", "\n\n", " x"}));
   EXPECT_EQ(pieces(gpt2, "a 123 b"), (Pieces{"a", " 123", " b"}));
   EXPECT_EQ(pieces(smollm, "a 12  3 b "), (Pieces{"a", " ", "1", "2", "  ", "3", " b", " "}));
@@ -255,7 +255,7 @@ TEST(Detokenizer, InvalidBytesBecomeOneReplacementPerMaximalPart) {
 TEST(Detokenizer, ControlTokensGiveNoText) {
   const auto tokenizer = load_tokenizer(testdata("small_bpe_smollm.json"));
   Detokenizer quiet(tokenizer);
-  Detokenizer loud(tokenizer, true);
+  Detokenizer loud(tokenizer, {.keep_special = true});
   EXPECT_EQ(quiet.push(1), "");
   EXPECT_EQ(loud.push(1), "<|turn|>");
   EXPECT_TRUE(tokenizer->is_end_of_generation(0));

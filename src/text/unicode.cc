@@ -1,8 +1,10 @@
 #include "text/unicode.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include <utf8proc.h>
 
@@ -84,12 +86,26 @@ bool is_white_space(uint32_t c) {
          c == 0x3000;
 }
 
-uint8_t compute_class(uint32_t code_point) {
-  if (is_white_space(code_point)) return kSpace;
+// \p{Script=Han} of Unicode 15.1, which utf8proc does not know.
+bool is_han(uint32_t c) {
+  static constexpr uint32_t kRanges[][2] = {
+      {0x2E80, 0x2E99},   {0x2E9B, 0x2EF3},   {0x2F00, 0x2FD5},   {0x3005, 0x3005},
+      {0x3007, 0x3007},   {0x3021, 0x3029},   {0x3038, 0x303B},   {0x3400, 0x4DBF},
+      {0x4E00, 0x9FFF},   {0xF900, 0xFA6D},   {0xFA70, 0xFAD9},   {0x16FE2, 0x16FE3},
+      {0x16FF0, 0x16FF1}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B739}, {0x2B740, 0x2B81D},
+      {0x2B820, 0x2CEA1}, {0x2CEB0, 0x2EBE0}, {0x2EBF0, 0x2EE5D}, {0x2F800, 0x2FA1D},
+      {0x30000, 0x3134A}, {0x31350, 0x323AF}};
+  return std::any_of(std::begin(kRanges), std::end(kRanges),
+                     [c](const auto& range) { return c >= range[0] && c <= range[1]; });
+}
+
+uint8_t category_bits(uint32_t code_point) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
+      return kLetter | kUpper;
+    case UTF8PROC_CATEGORY_LL:
+      return kLetter | kLower;
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO:
       return kLetter;
@@ -97,9 +113,30 @@ uint8_t compute_class(uint32_t code_point) {
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_NO:
       return kNumber;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+      return kMark;
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+    case UTF8PROC_CATEGORY_SM:
+    case UTF8PROC_CATEGORY_SC:
+    case UTF8PROC_CATEGORY_SK:
+    case UTF8PROC_CATEGORY_SO:
+      return kPunctuation;
     default:
       return kOther;
   }
+}
+
+uint8_t compute_class(uint32_t code_point) {
+  if (is_white_space(code_point)) return kSpace;
+  return category_bits(code_point) | (is_han(code_point) ? kHan : 0);
 }
 
 std::unique_ptr<unicode_internal::ClassTable> build_class_table() {
@@ -156,6 +193,35 @@ bool is_decimal(uint32_t code_point) {
          utf8proc_category(static_cast<utf8proc_int32_t>(code_point)) == UTF8PROC_CATEGORY_ND;
 }
 
+bool is_unicode_punctuation(uint32_t code_point) {
+  if (code_point >= 0x110000) return false;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_regex_word(uint32_t c) {
+  if (c >= 0x110000) return false;
+  if ((char_bits(c) & (kLetter | kMark)) != 0 || c == 0x200C || c == 0x200D) return true;
+  // Other_Alphabetic symbols: letters in circles and squares.
+  if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+      (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189)) {
+    return true;
+  }
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
+         category == UTF8PROC_CATEGORY_PC;
+}
+
 bool is_printable(uint32_t code_point) {
   if (code_point == ' ') return true;
   if (code_point >= 0x110000) return false;
@@ -178,6 +244,96 @@ size_t count_code_points(std::string_view text) {
   size_t count = 0;
   for (const char c : text) count += (static_cast<uint8_t>(c) & 0xC0) != 0x80;
   return count;
+}
+
+namespace {
+
+// Canonical ordering and composition of decomposed characters, then UTF-8. Marks are sorted here:
+// utf8proc's own ordering is quadratic in a run of marks.
+void append_composed(std::string& out, std::vector<utf8proc_int32_t>& text, bool compose) {
+  const auto combining = [](utf8proc_int32_t c) {
+    return utf8proc_get_property(c)->combining_class;
+  };
+  std::vector<uint64_t> keys;  // combining class, place in the run, character
+  for (size_t i = 0; i < text.size();) {
+    if (combining(text[i]) == 0) {
+      ++i;
+      continue;
+    }
+    size_t end = i;
+    while (end < text.size() && combining(text[end]) != 0) ++end;
+    keys.clear();
+    for (size_t k = i; k < end; ++k) {
+      keys.push_back(static_cast<uint64_t>(combining(text[k])) << 56 |
+                     static_cast<uint64_t>(k - i) << 24 | static_cast<uint64_t>(text[k]));
+    }
+    std::ranges::sort(keys);
+    for (size_t k = i; k < end; ++k) {
+      text[k] = static_cast<utf8proc_int32_t>(keys[k - i] & 0xFFFFFF);
+    }
+    i = end;
+  }
+  auto size = static_cast<utf8proc_ssize_t>(text.size());
+  if (compose) {
+    size = utf8proc_normalize_utf32(
+        text.data(), size, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  }
+  for (utf8proc_ssize_t i = 0; i < size; ++i) {
+    append_utf8(out, static_cast<uint32_t>(text[static_cast<size_t>(i)]));
+  }
+  text.clear();
+}
+
+}  // namespace
+
+void append_normalized(std::string& out, std::string_view text, UnicodeForm form) {
+  const bool compose = form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc;
+  const bool compatibility = form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd;
+  // Below this a character never changes, nor composes with one before it.
+  const uint32_t plain = compatibility ? 0xA0 : compose ? 0x300 : 0xC0;
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                                      (compatibility ? UTF8PROC_COMPAT : 0));
+  std::vector<utf8proc_int32_t> stretch;  // decomposed, from the last plain character on
+  size_t copied = 0;                      // text before this is in `out` or in `stretch`
+  size_t last_plain = 0;                  // where the last plain character begins
+  bool have_plain = false;
+  for (size_t i = 0; i < text.size();) {
+    const Decoded decoded = decode_utf8(text, i);
+    const bool invalid = decoded.code_point == kInvalidCodePoint;
+    if (invalid || decoded.code_point < plain) {
+      append_composed(out, stretch, compose);
+      have_plain = !invalid;
+      last_plain = i;
+      i += decoded.size;
+      continue;
+    }
+    if (stretch.empty()) {  // what is plain goes out, but for the character that may compose
+      const size_t upto = have_plain ? last_plain : i;
+      if (upto > copied) out.append(text.substr(copied, upto - copied));
+      if (have_plain && last_plain >= copied) {
+        stretch.push_back(static_cast<utf8proc_int32_t>(decode_utf8(text, last_plain).code_point));
+        // A plain character of NFC may itself be composed: take it apart like any other.
+        utf8proc_int32_t parts[4];
+        int boundary = 0;
+        const auto count = utf8proc_decompose_char(stretch[0], parts, 4, options, &boundary);
+        if (count > 0 && count <= 4) stretch.assign(parts, parts + count);
+      }
+      have_plain = false;
+    }
+    utf8proc_int32_t parts[32];
+    int boundary = 0;
+    const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(decoded.code_point),
+                                               parts, 32, options, &boundary);
+    if (count > 0 && count <= 32) {
+      stretch.insert(stretch.end(), parts, parts + count);
+    } else {
+      stretch.push_back(static_cast<utf8proc_int32_t>(decoded.code_point));
+    }
+    i += decoded.size;
+    copied = i;
+  }
+  append_composed(out, stretch, compose);
+  if (copied < text.size()) out.append(text.substr(copied));
 }
 
 }  // namespace tandem::text

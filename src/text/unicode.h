@@ -32,7 +32,18 @@ struct Utf8Scan {
 Utf8Scan scan_utf8(std::string_view text);
 
 // Bits of a character's class. \p{L}, \p{N} and White_Space exclude one another.
-enum CharClass : uint8_t { kOther = 0, kLetter = 1, kNumber = 2, kSpace = 4 };
+enum CharClass : uint8_t {
+  kOther = 0,
+  kLetter = 1,
+  kNumber = 2,
+  kSpace = 4,
+  // Details, of char_bits() only. A letter that is neither upper nor lower is Lm or Lo.
+  kUpper = 8,         // Lu, Lt
+  kLower = 16,        // Ll
+  kMark = 32,         // \p{M}
+  kHan = 64,          // \p{Han}
+  kPunctuation = 128  // \p{P}, \p{S}
+};
 
 namespace unicode_internal {
 struct ClassTable {
@@ -42,11 +53,16 @@ struct ClassTable {
 const ClassTable& class_table();
 }  // namespace unicode_internal
 
-// Class of a code point; kInvalidCodePoint is kOther. Built once from utf8proc's categories.
-inline uint8_t char_class(uint32_t code_point) {
+// All bits of a code point; 0 for kInvalidCodePoint. Built once from utf8proc's
+// categories.
+inline uint8_t char_bits(uint32_t code_point) {
   static const unicode_internal::ClassTable& kTable = unicode_internal::class_table();
   if (code_point >= 0x110000) return kOther;
   return kTable.classes[kTable.page[code_point >> 8]][code_point & 0xFF];
+}
+// The class without details.
+inline uint8_t char_class(uint32_t code_point) {
+  return char_bits(code_point) & (kLetter | kNumber | kSpace);
 }
 
 // What Python's str.strip() removes by default (White_Space and U+001C..U+001F).
@@ -56,10 +72,18 @@ uint32_t to_lower(uint32_t code_point);
 bool is_upper(uint32_t code_point);
 bool is_lower(uint32_t code_point);
 bool is_decimal(uint32_t code_point);
+// \p{P}
+bool is_unicode_punctuation(uint32_t code_point);
+// \w as Unicode regular expressions have it.
+bool is_regex_word(uint32_t code_point);
 // False for what Python's repr() escapes: controls, separators other than space, unassigned,
 // surrogates.
 bool is_printable(uint32_t code_point);
 
 size_t count_code_points(std::string_view text);
+
+enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
+// Appends `text` in a normalization form; bytes that are not UTF-8 stay as they are. O(n log n).
+void append_normalized(std::string& out, std::string_view text, UnicodeForm form);
 
 }  // namespace tandem::text
