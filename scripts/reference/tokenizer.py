@@ -28,7 +28,7 @@ PRE_TOKENIZERS = {
 
 
 def build(spec):
-    """The reference tokenizer of a spec; special tokens are matched in the text."""
+    """The reference tokenizer of a spec, without special tokens."""
     vocab = {token: i for i, token in enumerate(spec["tokens"])}
     merges = [tuple(merge.split(" ", 1)) for merge in spec["merges"]]
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges))
@@ -36,16 +36,18 @@ def build(spec):
     return tokenizer
 
 
-def add_specials(tokenizer, spec):
+def add_tokens(tokenizer, spec, kinds):
+    """User-defined tokens are always matched in text, control tokens when asked for."""
     for token, kind in zip(spec["tokens"], spec["types"]):
-        if kind in (CONTROL, USER_DEFINED):
+        if kind in kinds:
             tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
 
 
 def write_ids(spec, strings, path):
     plain = build(spec)
+    add_tokens(plain, spec, (USER_DEFINED,))
     special = build(spec)
-    add_specials(special, spec)
+    add_tokens(special, spec, (CONTROL, USER_DEFINED))
     with open(path, "w", encoding="utf-8") as file:
         meta = {"made_by": "scripts/reference/tokenizer.py", "tokenizers": tokenizers.__version__, "pre": spec["pre"]}
         file.write(json.dumps(meta) + "\n")

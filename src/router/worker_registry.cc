@@ -280,7 +280,8 @@ net::asio::awaitable<Status> WorkerRegistry::load_model(WorkerId id) {
   model->block_tokens = info.block_tokens;
   model->adapters = info.adapters;
   if (!spec->chat_template.empty()) {
-    Result<text::ChatTemplate> chat_template = text::ChatTemplate::parse(spec->chat_template);
+    Result<text::ChatTemplate> chat_template =
+        text::ChatTemplate::parse(spec->chat_template, spec->tool_template);
     if (!chat_template) co_return tl::unexpected(chat_template.error());
     model->chat_template = std::make_unique<text::ChatTemplate>(std::move(*chat_template));
   }

@@ -12,6 +12,8 @@ namespace tandem::text {
 
 struct ChatTemplate::State {
   std::vector<jinja::NodePtr> body;
+  std::vector<jinja::NodePtr> with_tools;
+  bool has_with_tools = false;
   bool knows_developer = false;
 };
 
@@ -20,14 +22,17 @@ ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 
-Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
+Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string_view with_tools) {
   constexpr size_t kMaxSource = 1 << 20;
-  if (source.size() > kMaxSource) {
+  if (source.size() > kMaxSource || with_tools.size() > kMaxSource) {
     return make_error(400, "invalid_chat_template", "the chat template is larger than 1 MiB");
   }
   TANDEM_TRY(body, jinja::parse(source));
+  TANDEM_TRY(tool_body, jinja::parse(with_tools));
   auto state = std::make_unique<State>();
   state->body = std::move(body);
+  state->with_tools = std::move(tool_body);
+  state->has_with_tools = !with_tools.empty();
   state->knows_developer = source.find("developer") != std::string_view::npos;
   return ChatTemplate(std::move(state));
 }
@@ -42,7 +47,9 @@ Result<std::string> ChatTemplate::render(const JsonValue& context,
   jinja::RenderOptions render_options;
   render_options.now = options.now;
   render_options.sentinel = options.sentinel;
-  return jinja::render(state_->body, variables, render_options);
+  const JsonValue* tools = context.find("tools");
+  const bool tool_body = state_->has_with_tools && tools != nullptr && !tools->items().empty();
+  return jinja::render(tool_body ? state_->with_tools : state_->body, variables, render_options);
 }
 
 namespace {

@@ -23,13 +23,15 @@ struct TemplateOptions {
 
 class ChatTemplate {
  public:
+  // `with_tools`: a second template for requests with tools; empty: `source` serves them too.
   // Errors: 400 "invalid_chat_template" with the line.
-  static Result<ChatTemplate> parse(std::string_view source);
+  static Result<ChatTemplate> parse(std::string_view source, std::string_view with_tools = {});
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // Renders with the members of `context` (an object) as variables. Errors: 400
+  // Renders with the members of `context` (an object) as variables; when its "tools" is a list that
+  // is not empty, the template for tools. Errors: 400
   // "chat_template_error"; a template's raise_exception(message) gives exactly its message. Bounded
   // in time, depth and size.
   Result<std::string> render(const JsonValue& context, const TemplateOptions& options = {}) const;

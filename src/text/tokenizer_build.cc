@@ -81,6 +81,18 @@ std::string with_spaces(std::string_view spelling) {
   return out;
 }
 
+std::string with_blocks(std::string_view spelling) {
+  std::string out;
+  for (const char c : spelling) {
+    if (c == ' ') {
+      out += kBlock;
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Status Tokenizer::State::check() const {
@@ -195,8 +207,10 @@ Status Tokenizer::State::build_special() {
     if (control[i] || !(added.normalized || after)) {
       in_raw.add(spec.tokens[i], id, matching);
     } else {
-      in_normalized.add(after ? spec.tokens[i] : normalizer.apply(spec.tokens[i], buffer), id,
-                        matching);
+      // GGUF converters write user-defined tokens with plain spaces.
+      in_normalized.add(after ? with_blocks(spec.tokens[i])
+                              : std::string(normalizer.apply(spec.tokens[i], buffer)),
+                        id, matching);
     }
   }
   return {};

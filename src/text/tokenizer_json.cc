@@ -29,9 +29,10 @@ bool flag_of(const JsonValue& json, std::string_view key, bool fallback = false)
   return value != nullptr && value->is_bool() ? value->as_bool() : fallback;
 }
 
-JsonValue member(const JsonValue& json, std::string_view key) {
+const JsonValue& member(const JsonValue& json, std::string_view key) {
+  static const JsonValue kNull;
   const JsonValue* value = json.find(key);
-  return value == nullptr ? JsonValue() : *value;
+  return value == nullptr ? kNull : *value;
 }
 
 class Reader {
@@ -161,7 +162,7 @@ class Reader {
 
   static bool has_byte_level(const JsonValue& json, const char* list) {
     if (string_of(json, "type") == "ByteLevel") return true;
-    const JsonValue inner = member(json, list);
+    const JsonValue& inner = member(json, list);
     return std::ranges::any_of(inner.items(),
                                [&](const JsonValue& item) { return has_byte_level(item, list); });
   }
@@ -206,7 +207,7 @@ class Reader {
       return;
     }
     if (type != "TemplateProcessing") return;
-    const JsonValue single = member(post, "single");
+    const JsonValue& single = member(post, "single");
     bool before = true;
     for (const JsonValue& item : single.items()) {
       if (item.find("Sequence") != nullptr) before = false;
@@ -230,7 +231,7 @@ class Reader {
   }
 
   const JsonValue& json_;
-  JsonValue model_;
+  const JsonValue& model_;
   TokenizerSpec spec_;
 };
 

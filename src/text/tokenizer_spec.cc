@@ -177,6 +177,7 @@ JsonValue tokenizer_spec_to_json(const TokenizerSpec& spec) {
   json.set("normalizer", spec.normalizer);
   json.set("pre_tokenizer", spec.pre_tokenizer);
   json.set("chat_template", JsonValue::string(spec.chat_template));
+  json.set("tool_template", JsonValue::string(spec.tool_template));
   return json;
 }
 
@@ -212,6 +213,7 @@ Result<TokenizerSpec> tokenizer_spec_from_json(const JsonValue& json) {
   read_json(json, "normalizer", spec.normalizer);
   read_json(json, "pre_tokenizer", spec.pre_tokenizer);
   TANDEM_CHECK(read_string(json, "chat_template", kMaxTemplateBytes, spec.chat_template));
+  TANDEM_CHECK(read_string(json, "tool_template", kMaxTemplateBytes, spec.tool_template));
   return spec;
 }
 

@@ -58,6 +58,7 @@ struct TokenizerSpec {
   JsonValue normalizer;              // see normalizer.h; null: none
   JsonValue pre_tokenizer;           // see pretokenizer.h; null: `pre` (byte-level kinds), or none
   std::string chat_template;
+  std::string tool_template;  // for requests with tools; empty: chat_template
 };
 
 // For the router, which asks a worker for its tokenizer. from_json checks every size and id.

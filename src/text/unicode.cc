@@ -99,6 +99,22 @@ bool is_han(uint32_t c) {
                      [c](const auto& range) { return c >= range[0] && c <= range[1]; });
 }
 
+// What Unicode 15.1 and 16.0 assigned, for a utf8proc that is older.
+uint8_t newer_bits(uint32_t c) {
+  struct Range {
+    uint32_t first;
+    uint32_t last;
+    int bits;
+  };
+  static constexpr Range kRanges[] = {
+#include "text/unicode_patch.inc"
+  };
+  for (const Range& range : kRanges) {
+    if (c >= range.first && c <= range.last) return static_cast<uint8_t>(range.bits);
+  }
+  return kOther;
+}
+
 uint8_t category_bits(uint32_t code_point) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
     case UTF8PROC_CATEGORY_LU:
@@ -129,6 +145,8 @@ uint8_t category_bits(uint32_t code_point) {
     case UTF8PROC_CATEGORY_SK:
     case UTF8PROC_CATEGORY_SO:
       return kPunctuation;
+    case UTF8PROC_CATEGORY_CN:
+      return newer_bits(code_point);
     default:
       return kOther;
   }

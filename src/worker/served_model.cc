@@ -23,10 +23,11 @@ std::string default_name(const std::string& path) {
 Status load_text(const weights::Checkpoint& checkpoint, ServedModel& served) {
   TANDEM_TRY(spec, engine::tokenizer_spec_of(checkpoint));
   const std::string source = spec.chat_template;
+  const std::string with_tools = spec.tool_template;
   TANDEM_TRY(tokenizer, text::Tokenizer::create(std::move(spec)));
   served.tokenizer = std::move(tokenizer);
   if (!source.empty()) {
-    TANDEM_TRY(parsed, text::ChatTemplate::parse(source));
+    TANDEM_TRY(parsed, text::ChatTemplate::parse(source, with_tools));
     served.chat_template = std::move(parsed);
   }
   return {};
