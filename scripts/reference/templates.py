@@ -7,6 +7,7 @@
 """
 
 import datetime
+import functools
 import json
 import pathlib
 import random
@@ -54,9 +55,14 @@ def environment():
     return env
 
 
+@functools.lru_cache(maxsize=1)
+def compiled(env, source):
+    return env.from_string(source)
+
+
 def render(env, source, context):
     try:
-        return {"output": env.from_string(source).render(**context)}
+        return {"output": compiled(env, source).render(**context)}
     except TemplateError as error:
         return {"error": error.message or ""}
     except Exception as error:  # Python's own errors inside the template

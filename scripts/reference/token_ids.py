@@ -259,7 +259,7 @@ def trained_cases(work):
     path = save(Tokenizer.from_str(json.dumps(document)), "trained characters, byte fallback")
     yield "trained characters, byte fallback", str(path), "tokenizers", lambda p=path: from_json(p)
     yield trained("trained unigram, Metaspace", models.Unigram(),
-                  trainers.UnigramTrainer(vocab_size=2000, special_tokens=specials, unk_token="<unk>", show_progress=False),
+                  trainers.UnigramTrainer(vocab_size=24000, special_tokens=specials, unk_token="<unk>", show_progress=False),
                   pre_tokenizer=pre_tokenizers.Metaspace())
     for kind in ("unigram", "bpe"):
         for form, rule, more in (("plain", "identity", dict(remove_extra_whitespaces=False, add_dummy_prefix=False)),
