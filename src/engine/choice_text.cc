@@ -27,7 +27,7 @@ ChoiceText::ChoiceText(std::shared_ptr<const text::Tokenizer> tokenizer,
       min_tokens_(static_cast<size_t>(std::max(params.min_tokens, 0))),
       wants_logprobs_(params.logprobs.has_value()),
       include_stop_(params.include_stop),
-      detokenizer_(tokenizer_),
+      detokenizer_(tokenizer_, {.continuation = true}),
       stops_(params.stop, params.include_stop) {}
 
 void ChoiceText::add(const ScoredToken& token) {
