@@ -35,7 +35,10 @@ void Utf8Stream::finish(std::string& out) {
 TokenBytes::TokenBytes(const Tokenizer& tokenizer, DetokenizeOptions options)
     : tokenizer_(&tokenizer),
       keep_special_(options.keep_special),
-      strip_space_(tokenizer.spec().strip_leading_space && !options.continuation) {}
+      strip_space_(tokenizer.spec().strip_leading_space && !options.continuation) {
+  const JsonValue* remove = tokenizer.spec().normalizer.find("remove_extra_whitespaces");
+  strip_spaces_ = remove != nullptr && remove->as_bool();
+}
 
 std::string_view TokenBytes::of(int32_t token) {
   if (tokenizer_->is_control(token)) {
@@ -43,8 +46,8 @@ std::string_view TokenBytes::of(int32_t token) {
   }
   std::string_view bytes = tokenizer_->token_bytes(token);
   if (strip_space_ && !bytes.empty()) {
-    strip_space_ = false;
-    if (bytes[0] == ' ') bytes.remove_prefix(1);
+    strip_space_ = strip_spaces_ && bytes == " ";
+    if (bytes[0] == ' ' && token != tokenizer_->spec().unknown) bytes.remove_prefix(1);
   }
   return bytes;
 }

@@ -39,7 +39,8 @@ class TokenBytes {
  private:
   const Tokenizer* tokenizer_;
   bool keep_special_;
-  bool strip_space_;  // the next bytes begin the text
+  bool strip_space_;   // the next bytes begin the text
+  bool strip_spaces_;  // ... and so do those after a token that was one space and nothing else
 };
 
 class Detokenizer {

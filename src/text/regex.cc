@@ -20,21 +20,31 @@ constexpr uint32_t kHeapLimitKib = 64 << 10;  // of the interpreter's frames
 constexpr size_t kJitStackBytes = 256 << 10;
 constexpr size_t kWindow = 16 << 10;
 
-// PCRE2's \s counts U+180E, which Unicode does not: spell the class out.
-Result<std::string> with_unicode_spaces(std::string_view pattern) {
+constexpr std::string_view kSpaceMembers = "\\p{Z}\\x09-\\x0d\\x{85}";
+constexpr std::string_view kWordMembers = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+
+// PCRE2's \s counts U+180E and its \w other numbers but no marks; Unicode says otherwise. Spells
+// both out.
+Result<std::string> with_unicode_classes(std::string_view pattern) {
   std::string out;
   bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     if (c == '\\' && i + 1 < pattern.size()) {
       const char next = pattern[++i];
-      if (next == 's') {
-        out += in_class ? "\\p{Z}\\x09-\\x0d\\x{85}" : "[\\p{Z}\\x09-\\x0d\\x{85}]";
-      } else if (next == 'S' && !in_class) {
-        out += "[^\\p{Z}\\x09-\\x0d\\x{85}]";
-      } else {
+      const std::string_view members = next == 's' || next == 'S'   ? kSpaceMembers
+                                       : next == 'w' || next == 'W' ? kWordMembers
+                                                                    : std::string_view();
+      const bool negated = next == 'S' || next == 'W';
+      if (members.empty() || (negated && in_class)) {
         out += c;
         out += next;
+      } else if (in_class) {
+        out += members;
+      } else {
+        out += negated ? "[^" : "[";
+        out += members;
+        out += ']';
       }
       continue;
     }
@@ -95,7 +105,7 @@ Result<Regex> Regex::compile(std::string_view pattern) {
   if (pattern.size() > kMaxPattern) {
     return make_error(400, "invalid_tokenizer", "a regular expression is longer than 64 KiB");
   }
-  TANDEM_TRY(source, with_unicode_spaces(pattern));
+  TANDEM_TRY(source, with_unicode_classes(pattern));
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto state = std::make_unique<State>();

@@ -168,6 +168,8 @@ Status Tokenizer::State::build_vocabulary() {
       bpe.byte_tokens[static_cast<size_t>(byte)] = id;
     } else if (control[i]) {
       arena += spelling;
+    } else if (type == TokenType::kUnknown && spec.single_precision) {
+      arena += " \u2047 ";  // what SentencePiece decodes it to
     } else if (spec.metaspace) {
       arena += with_spaces(spelling);
     } else if (by_character() || type == TokenType::kUserDefined) {
@@ -348,6 +350,8 @@ Status Tokenizer::State::build_unigram() {
   unigram.unknown = spec.unknown;
   unigram.byte_tokens = bpe.byte_tokens;
   for (size_t i = 0; i < spec.tokens.size(); ++i) {
+    // `tokenizers` takes the lowest of all scores, SentencePiece that of ordinary pieces.
+    if (!spec.single_precision) unigram.count_score(spec.scores[i]);
     if (!is_piece(i)) continue;
     TANDEM_CHECK(unigram.add(spec.tokens[i], static_cast<int32_t>(i), spec.scores[i]));
   }

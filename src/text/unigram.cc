@@ -56,9 +56,13 @@ Status Unigram::add(std::string_view spelling, int32_t token, double score) {
     at = next;
   }
   if (at != 0) nodes_[at] = {token, score};
+  count_score(score);
+  return {};
+}
+
+void Unigram::count_score(double score) {
   min_score_ = any_ ? std::min(min_score_, score) : score;
   any_ = true;
-  return {};
 }
 
 template <typename Real>

@@ -31,6 +31,9 @@ class Unigram {
   int32_t unknown = -1;
   std::array<int32_t, 256> byte_tokens{};  // -1: no such token; used when none is -1
 
+  // A score of the vocabulary that counts for the lowest, from which that of unknown characters
+  // follows, though text cannot spell its token.
+  void count_score(double score);
   // Adds a token. 400 when the trie would pass 8 million nodes.
   Status add(std::string_view spelling, int32_t token, double score);
 

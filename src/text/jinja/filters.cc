@@ -46,7 +46,7 @@ Value to_json_filter(const Call& call) {
 Value length_filter(const Call& call) {
   const Value& v = call.input;
   if (v.is_string()) return Value::integer(static_cast<int64_t>(call.runtime.length_of(v.str())));
-  if (const List* list = v.as_list())
+  if (const List* list = v.as_list(); list && !list->lazy)
     return Value::integer(static_cast<int64_t>(list->items.size()));
   if (const Dict* dict = v.as_dict())
     return Value::integer(static_cast<int64_t>(dict->items.size()));
@@ -138,9 +138,10 @@ Value indent_filter(const Call& call) {
 }
 
 Value items_filter(const Call& call) {
-  if (call.input.is_undefined()) return Value::list({});
+  if (call.input.is_undefined()) return Value::lazy({});
   if (!call.input.as_dict()) return call.runtime.fail("items needs a dict");
-  return call.runtime.method(call.input, "items", {});
+  const Value items = call.runtime.method(call.input, "items", {});
+  return items.as_list() == nullptr ? items : Value::lazy(items.as_list()->items);
 }
 
 Value escape_filter(const Call& call) {

@@ -52,6 +52,13 @@ Value sorted(Runtime& runtime, std::vector<std::pair<Value, Value>> keyed, bool 
   return runtime.checked_list(std::move(out));
 }
 
+// A list as checked_list makes it, that only iterates.
+Value lazy_list(Runtime& runtime, std::vector<Value> items) {
+  const Value made = runtime.checked_list(std::move(items));
+  const List* list = made.as_list();
+  return list == nullptr ? made : Value::lazy(list->items);
+}
+
 }  // namespace
 
 Value join_filter(const Call& call) {
@@ -70,6 +77,7 @@ Value join_filter(const Call& call) {
 
 Value map_filter(const Call& call) {
   std::vector<Value> out;
+  if (!call.input.truthy()) return Value::lazy({});
   const Value* attribute = nullptr;
   const Value* fallback = nullptr;
   for (const auto& [key, value] : call.arguments.keywords) {
@@ -92,7 +100,7 @@ Value map_filter(const Call& call) {
     if (attribute && fallback && mapped.is_undefined()) mapped = *fallback;
     out.push_back(std::move(mapped));
   }
-  return call.runtime.checked_list(std::move(out));
+  return lazy_list(call.runtime, std::move(out));
 }
 
 // select, reject, selectattr, rejectattr.
@@ -108,13 +116,14 @@ Value select_filter(const Call& call, bool keep, bool by_attribute) {
   rest.positional.assign(positional.begin() + static_cast<ptrdiff_t>(used), positional.end());
   rest.keywords = call.arguments.keywords;
   std::vector<Value> out;
+  if (!call.input.truthy()) return Value::lazy({});
   for (const Value& value : call.runtime.iterate(call.input)) {
     if (call.runtime.failed()) break;
     const Value subject = attribute ? dotted(call.runtime, value, *attribute) : value;
     const bool holds = test ? call.runtime.test(test->str(), subject, rest) : subject.truthy();
     if (holds == keep) out.push_back(value);
   }
-  return call.runtime.checked_list(std::move(out));
+  return lazy_list(call.runtime, std::move(out));
 }
 
 Value edge_item(const Call& call, bool first) {
@@ -141,9 +150,8 @@ Value dictsort_filter(const Call& call) {
   const bool by_value = call.string(1, "by", "key") == "value";
   std::vector<std::pair<Value, Value>> keyed;
   for (const auto& [key, value] : dict->items) {
-    const Value name = Value::string(key);
-    keyed.emplace_back(sort_key(by_value ? value : name, case_sensitive),
-                       Value::list({name, value}, true));
+    keyed.emplace_back(sort_key(by_value ? value : key, case_sensitive),
+                       Value::list({key, value}, true));
   }
   return sorted(call.runtime, std::move(keyed), call.flag(2, "reverse"));
 }
@@ -162,7 +170,7 @@ Value unique_filter(const Call& call) {
     keys.push_back(std::move(key));
     out.push_back(value);
   }
-  return call.runtime.checked_list(std::move(out));
+  return lazy_list(call.runtime, std::move(out));
 }
 
 Value groupby_filter(const Call& call) {
@@ -225,7 +233,7 @@ Value reverse_filter(const Call& call) {
   }
   std::vector<Value> items = call.runtime.iterate(call.input);
   std::reverse(items.begin(), items.end());
-  return call.runtime.checked_list(std::move(items));
+  return lazy_list(call.runtime, std::move(items));
 }
 
 Value batch_filter(const Call& call) {
@@ -245,7 +253,7 @@ Value batch_filter(const Call& call) {
       row.push_back(*fill);
     batches.push_back(Value::list(std::move(row)));
   }
-  return call.runtime.checked_list(std::move(batches));
+  return lazy_list(call.runtime, std::move(batches));
 }
 
 }  // namespace tandem::text::jinja::filters

@@ -67,7 +67,7 @@ void append_dict_repr(std::string& out, const Dict& dict, int budget) {
   const char* separator = "";
   for (const auto& [key, item] : dict.items) {
     out += separator;
-    repr_string(out, key);
+    append_repr(out, key, budget - 1);
     out += ": ";
     append_repr(out, item, budget - 1);
     separator = ", ";
@@ -93,6 +93,10 @@ void append_repr(std::string& out, const Value& value, int budget) {
   } else if (value.is_string()) {
     repr_string(out, value.str());
   } else if (const List* list = value.as_list()) {
+    if (list->lazy) {
+      out += "<generator object>";
+      return;
+    }
     out += list->tuple ? '(' : '[';
     const char* separator = "";
     for (const Value& item : list->items) {
@@ -134,6 +138,7 @@ class JsonPrinter {
     } else if (value.is_string()) {
       print_string(value.str());
     } else if (const List* list = value.as_list()) {
+      if (list->lazy) return false;
       return print_list(*list, level);
     } else if (const Dict* dict = value.as_dict()) {
       return print_dict(*dict, level);
@@ -171,24 +176,33 @@ class JsonPrinter {
       out_ += "{}";
       return true;
     }
-    std::vector<const std::pair<std::string, Value>*> order;
+    std::vector<const std::pair<Value, Value>*> order;
     order.reserve(dict.items.size());
     for (const auto& item : dict.items) order.push_back(&item);
     if (style_.sort_keys) {
       std::sort(order.begin(), order.end(),
-                [](const auto* a, const auto* b) { return a->first < b->first; });
+                [](const auto* a, const auto* b) { return key_less(a->first, b->first); });
     }
     out_ += '{';
     for (size_t i = 0; i < order.size(); ++i) {
       if (i > 0) out_ += style_.item_separator;
       new_line(level + 1);
-      print_string(order[i]->first);
+      print_string(key_text(order[i]->first));
       out_ += style_.key_separator;
       if (!print(order[i]->second, level + 1)) return false;
     }
     new_line(level);
     out_ += '}';
     return true;
+  }
+
+  static bool key_less(const Value& a, const Value& b) {
+    if (a.is_number() && b.is_number()) return a.as_real() < b.as_real();
+    return key_text(a) < key_text(b);
+  }
+  static std::string key_text(const Value& key) {
+    if (key.is<bool>()) return key.as<bool>() ? "true" : "false";
+    return key.is_none() ? "null" : to_str(key);
   }
 
   void print_real(double value) {
@@ -323,9 +337,11 @@ Value from_json(const JsonValue& json) {
       return Value::list(std::move(items));
     }
     case JsonValue::Kind::kObject: {
-      std::vector<std::pair<std::string, Value>> items;
+      std::vector<std::pair<Value, Value>> items;
       items.reserve(json.members().size());
-      for (const auto& [key, item] : json.members()) items.emplace_back(key, from_json(item));
+      for (const auto& [key, item] : json.members()) {
+        items.emplace_back(Value::string(key), from_json(item));
+      }
       return Value::dict(std::move(items));
     }
   }

@@ -41,6 +41,7 @@ bool collect_fields(Runtime& runtime, const Arguments& arguments, Dict& fields) 
       return false;
     }
     for (const auto& [key, item] : dict->items) fields.set(key, item);
+    runtime.charge(dict->items.size() * (1 + fields.items.size() / 8));
   }
   for (const auto& [key, item] : arguments.keywords) fields.set(key, item);
   return true;

@@ -464,9 +464,12 @@ class Interpreter : public Runtime {
     Dict made;
     for (size_t i = 0; i + 1 < node.children.size(); i += 2) {
       const Value key = evaluate(*node.children[i], scope);
-      if (!failed() && !key.is_string()) return fail("keys of a dict must be strings");
       if (failed()) return {};
-      made.set(key.str(), evaluate(*node.children[i + 1], scope));
+      if (!key.is_string() && !key.is_number() && !key.is_none()) {
+        return fail("a key of a dict must be a string or a number");
+      }
+      if (!charge(1 + made.items.size() / 8)) return {};
+      made.set(key, evaluate(*node.children[i + 1], scope));
     }
     return checked_dict(std::move(made.items));
   }

@@ -11,12 +11,12 @@ namespace tandem::text::jinja {
 
 namespace {
 
-constexpr std::array<std::string_view, 32> kStringMethods = {
+constexpr std::array<std::string_view, 33> kStringMethods = {
     "strip",    "lstrip",  "rstrip",  "split",        "rsplit",       "splitlines", "startswith",
     "endswith", "replace", "upper",   "lower",        "title",        "capitalize", "find",
     "rfind",    "index",   "count",   "join",         "isdigit",      "isalpha",    "isalnum",
     "isspace",  "isupper", "islower", "removeprefix", "removesuffix", "partition",  "rpartition",
-    "zfill",    "ljust",   "rjust",   "isnumeric"};
+    "zfill",    "ljust",   "rjust",   "isnumeric",    "format"};
 constexpr std::array<std::string_view, 5> kDictMethods = {"items", "keys", "values", "get", "copy"};
 constexpr std::array<std::string_view, 5> kDictMutators = {"update", "pop", "clear", "setdefault",
                                                            "popitem"};
@@ -55,6 +55,7 @@ class StringMethods {
     if (name == "join") return joined();
     if (name == "removeprefix" || name == "removesuffix") return removed(name == "removeprefix");
     if (name == "partition" || name == "rpartition") return partitioned(name == "rpartition");
+    if (name == "format") return runtime_.format_braces(text_, arguments_);
     if (name == "zfill" || name == "ljust" || name == "rjust") return padded(name);
     return predicate(name);
   }
@@ -232,7 +233,7 @@ Value dict_method(Runtime& runtime, const Dict& dict, const Value& self, std::st
     const Value* fallback = arguments.find(1, "default");
     if (!key) return runtime.fail("get needs a key");
     runtime.charge(1 + dict.items.size() / 8);
-    const Value* found = key->is_string() ? dict.find(key->str()) : nullptr;
+    const Value* found = dict.find(*key);
     return found ? *found : fallback ? *fallback : Value::none();
   }
   if (name == "copy") return self;
@@ -240,11 +241,11 @@ Value dict_method(Runtime& runtime, const Dict& dict, const Value& self, std::st
   values.reserve(dict.items.size());
   for (const auto& [key, value] : dict.items) {
     if (name == "keys") {
-      values.push_back(runtime.make_string(key));
+      values.push_back(key);
     } else if (name == "values") {
       values.push_back(value);
     } else {
-      values.push_back(runtime.checked_list({Value::string(key), value}, true));
+      values.push_back(runtime.checked_list({key, value}, true));
     }
   }
   return runtime.checked_list(std::move(values));

@@ -64,7 +64,7 @@ Value Runtime::checked_list(std::vector<Value> items, bool tuple) {
   return list;
 }
 
-Value Runtime::checked_dict(std::vector<std::pair<std::string, Value>> items) {
+Value Runtime::checked_dict(std::vector<std::pair<Value, Value>> items) {
   if (!charge(1 + items.size() / 4)) return {};
   Value dict = Value::dict(std::move(items));
   if (dict.depth() > kMaxValueDepth) return fail("a dict nests too deeply");
@@ -176,7 +176,7 @@ Value Runtime::binary(std::string_view op, const Value& left, const Value& right
     }
     const List* a = left.as_list();
     const List* b = right.as_list();
-    if (a && b && a->tuple == b->tuple) {
+    if (a && b && a->tuple == b->tuple && !a->lazy && !b->lazy) {
       std::vector<Value> items = a->items;
       items.insert(items.end(), b->items.begin(), b->items.end());
       return checked_list(std::move(items), a->tuple);
@@ -216,7 +216,7 @@ int Runtime::order(const Value& left, const Value& right) {
   }
   const List* a = left.as_list();
   const List* b = right.as_list();
-  if (a && b && a->tuple == b->tuple) {
+  if (a && b && a->tuple == b->tuple && !a->lazy && !b->lazy) {
     for (size_t i = 0; i < std::min(a->items.size(), b->items.size()); ++i) {
       if (equals(a->items[i], b->items[i])) continue;
       return order(a->items[i], b->items[i]);
@@ -244,7 +244,7 @@ bool Runtime::contains(const Value& container, const Value& item) {
   }
   if (const Dict* dict = container.as_dict()) {
     charge(dict->items.size() / 8);
-    return item.is_string() && dict->find(item.str()) != nullptr;
+    return dict->find(item) != nullptr;
   }
   if (container.is_undefined()) {
     return false;  // an undefined value iterates as empty
@@ -312,14 +312,14 @@ Value Runtime::attribute(const Value& value, std::string_view name) {
 Value Runtime::item(const Value& value, const Value& key) {
   if (!charge(1)) return {};
   if (value.is_undefined()) return fail(quoted(*value.as<Undefined>().what) + " is undefined");
-  if (const Dict* dict = value.as_dict(); dict && key.is_string()) {
+  if (const Dict* dict = value.as_dict()) {
     charge(dict->items.size() / 8);
-    if (const Value* found = dict->find(key.str())) return *found;
-    return attribute(value, key.str());
+    if (const Value* found = dict->find(key)) return *found;
+    return key.is_string() ? attribute(value, key.str()) : Value::undefined(to_str(key));
   }
   if (key.is_integral()) {
     int64_t index = key.as_int();
-    if (const List* list = value.as_list()) {
+    if (const List* list = value.as_list(); list && !list->lazy) {
       const auto size = static_cast<int64_t>(list->items.size());
       if (index < 0) index += size;
       if (index >= 0 && index < size) return list->items[static_cast<size_t>(index)];
@@ -347,7 +347,7 @@ Value Runtime::slice(const Value& value, const Value* start, const Value* stop, 
       characters.push_back(text.substr(i, size));
       i += size;
     }
-  } else if (!list) {
+  } else if (!list || list->lazy) {
     if (value.is_undefined()) return fail(quoted(*value.as<Undefined>().what) + " is undefined");
     return fail("cannot slice " + type_of(value));
   }
@@ -399,7 +399,7 @@ std::vector<Value> Runtime::iterate(const Value& value) {
     return items;
   }
   if (const Dict* dict = value.as_dict()) {
-    for (const auto& member : dict->items) items.push_back(make_string(member.first));
+    for (const auto& member : dict->items) items.push_back(member.first);
     return items;
   }
   if (!value.is_undefined()) fail(type_of(value) + " cannot be iterated over");

@@ -68,7 +68,7 @@ class Runtime {
   // What a `for` walks over: items, characters, keys.
   std::vector<Value> iterate(const Value& value);
   Value checked_list(std::vector<Value> items, bool tuple = false);
-  Value checked_dict(std::vector<std::pair<std::string, Value>> items);
+  Value checked_dict(std::vector<std::pair<Value, Value>> items);
 
   // --- callables ---
   Value method(const Value& self, std::string_view name, const Arguments& arguments);  // methods.cc
@@ -79,6 +79,8 @@ class Runtime {
   Value global(std::string_view name, const Arguments& arguments);  // globals.cc
 
   // printf-style formatting with %.
+  // Python's str.format with plain fields: {}, {0}, {name}, {name.attribute}, {0[key]}, !r, !s.
+  Value format_braces(std::string_view format, const Arguments& arguments);
   Value format_percent(std::string_view format, const std::vector<Value>& values);
   size_t length_of(std::string_view text) const;  // characters, without sentinels
 

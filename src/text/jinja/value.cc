@@ -6,20 +6,32 @@ namespace tandem::text::jinja {
 
 const Value* Dict::find(std::string_view key) const {
   for (const auto& [name, value] : items) {
-    if (name == key) return &value;
+    if (name.is_string() && name.str() == key) return &value;
+  }
+  return nullptr;
+}
+
+const Value* Dict::find(const Value& key) const {
+  if (key.is_string()) return find(std::string_view(key.str()));
+  for (const auto& [name, value] : items) {
+    if (equals(name, key)) return &value;
   }
   return nullptr;
 }
 
 void Dict::set(std::string_view key, Value value) {
+  set(Value::string(std::string(key)), std::move(value));
+}
+
+void Dict::set(const Value& key, Value value) {
   depth = std::max(depth, value.depth() + 1);
   for (auto& [name, old] : items) {
-    if (name == key) {
+    if (equals(name, key)) {
       old = std::move(value);
       return;
     }
   }
-  items.emplace_back(std::string(key), std::move(value));
+  items.emplace_back(key, std::move(value));
 }
 
 Value Value::list(std::vector<Value> items, bool tuple) {
@@ -30,7 +42,15 @@ Value Value::list(std::vector<Value> items, bool tuple) {
   return Value(std::shared_ptr<const List>(std::move(made)));
 }
 
-Value Value::dict(std::vector<std::pair<std::string, Value>> items) {
+Value Value::lazy(std::vector<Value> items) {
+  auto made = std::make_shared<List>();
+  for (const Value& item : items) made->depth = std::max(made->depth, item.depth() + 1);
+  made->items = std::move(items);
+  made->lazy = true;
+  return Value(std::shared_ptr<const List>(std::move(made)));
+}
+
+Value Value::dict(std::vector<std::pair<Value, Value>> items) {
   auto made = std::make_shared<Dict>();
   for (const auto& item : items) made->depth = std::max(made->depth, item.second.depth() + 1);
   made->items = std::move(items);
@@ -42,7 +62,7 @@ bool Value::truthy() const {
   if (is<int64_t>()) return as<int64_t>() != 0;
   if (is<double>()) return as<double>() != 0.0;
   if (is_string()) return !str().empty();
-  if (const List* list = as_list()) return !list->items.empty();
+  if (const List* list = as_list()) return list->lazy || !list->items.empty();
   if (const Dict* dict = as_dict()) return !dict->items.empty();
   return !is_undefined() && !is_none();
 }
@@ -54,7 +74,8 @@ std::string_view Value::type_name() const {
   if (is<int64_t>() || is<BigInteger>()) return "int";
   if (is<double>()) return "float";
   if (is_string()) return "str";
-  if (const List* list = as_list()) return list->tuple ? "tuple" : "list";
+  if (const List* list = as_list())
+    return list->lazy ? "generator" : list->tuple ? "tuple" : "list";
   if (as_dict() != nullptr) return "dict";
   if (is<std::shared_ptr<Namespace>>()) return "namespace";
   if (is<std::shared_ptr<LoopState>>()) return "loop";
@@ -80,6 +101,7 @@ bool equals(const Value& a, const Value& b) {
     return a.is_none() == b.is_none() && a.is_undefined() == b.is_undefined();
   }
   if (const List *x = a.as_list(), *y = b.as_list(); x && y) {
+    if (x->lazy || y->lazy) return x == y;
     return x->tuple == y->tuple &&
            std::equal(x->items.begin(), x->items.end(), y->items.begin(), y->items.end(), equals);
   }

@@ -27,13 +27,17 @@ struct BigInteger {  // beyond 64 bits: kept as text, only printed
 struct List {
   std::vector<Value> items;
   bool tuple = false;
+  // What Python's generators and iterators give: always true, without length, indices and JSON.
+  bool lazy = false;
   int depth = 1;  // of nesting, bounded so that no recursion over a value can run away
 };
 struct Dict {
-  std::vector<std::pair<std::string, Value>> items;  // insertion order
+  std::vector<std::pair<Value, Value>> items;  // insertion order; keys are strings or numbers
   int depth = 1;
   const Value* find(std::string_view key) const;
+  const Value* find(const Value& key) const;
   void set(std::string_view key, Value value);
+  void set(const Value& key, Value value);
 };
 struct Namespace {
   Dict fields;
@@ -68,7 +72,8 @@ class Value {
   static Value integer(int64_t value) { return Value(Storage(value)); }
   static Value none() { return Value(None{}); }
   static Value list(std::vector<Value> items, bool tuple = false);
-  static Value dict(std::vector<std::pair<std::string, Value>> items);
+  static Value lazy(std::vector<Value> items);
+  static Value dict(std::vector<std::pair<Value, Value>> items);
 
   template <typename T>
   bool is() const {
