@@ -41,6 +41,8 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
   options.value(
       lineage, "kv-lineage", "ID",
       "source revision of the weights, for the identity of cached KV; else the file's digest");
+  options.choice(pooling, "embedding-pooling", {"mean", "last"},
+                 "how the tokens' states become one vector, unless a request says");
   options.value(drain, "drain-timeout", "TIME",
                 "how long running requests may go on after SIGTERM");
   options.choice(log_level, "log-level", {"debug", "info", "warning", "error", "off"},
@@ -64,6 +66,8 @@ std::vector<std::string> WorkerFlags::words() const {
       std::to_string(max_sequences),
       "--steps-in-flight",
       std::to_string(steps_in_flight),
+      "--embedding-pooling",
+      pooling,
       "--drain-timeout",
       std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(drain).count()) + "ms",
       "--log-level",
@@ -91,6 +95,7 @@ Result<worker::WorkerOptions> WorkerFlags::worker_options() const {
   options.max_sequences = max_sequences;
   options.steps_in_flight = steps_in_flight;
   options.drain = drain;
+  options.pooling = pooling == "mean" ? protocol::Pooling::kMean : protocol::Pooling::kLast;
   options.secret = shared_secret();
   return options;
 }

@@ -22,6 +22,7 @@ struct WorkerFlags {
   int32_t max_sequences = 64;
   int32_t steps_in_flight = 1;
   std::string lineage;
+  std::string pooling = "mean";
   Duration drain = std::chrono::seconds(30);
   std::string log_level = "info";
 

@@ -45,12 +45,12 @@ def words(tokens, url):
     return " word" * (tokens * 64 // count + 1)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/embeddings"])
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b"null", b"7", b'"x"', b"{", b'{"messages":', b"\x00", b"{}{}",
                                   b'{"model":"m","messages":[{"role":"user","content":"a"}],"tools":' + b"[" * 3000 + b"]" * 3000 + b"}",
                                   b'{"prompt":"a","x":' + b"[" * 10000 + b"]" * 10000 + b"}",
                                   b'{"prompt":"a","x":' + b'{"a":' * 100000,
-                                  b'{"prompt":"\xc4\xe3","tokens":["\xc4"],"messages":[{"role":"user","content":"\xc4\xe3"}]}'])
+                                  b'{"prompt":"\xc4\xe3","tokens":["\xc4"],"input":"\xc4","messages":[{"role":"user","content":"\xc4\xe3"}]}'])
 def test_bodies_of_the_wrong_shape(small, path, body):
     expect_400(request(small.url, "POST", path, body))
 
@@ -61,21 +61,26 @@ def test_legacy_encodings_are_named(small):
 
 
 @pytest.mark.parametrize("fields", [
-    {"logit_bias": {"99999999": -100}}, {"n": 512}, {"temperature": 2.5}, {"temperature": "hot"}, {"top_p": 0},
+    {"logit_bias": {"99999999": -100}}, {"n": 512}, {"temperature": 2.5}, {"temperature": "hot"}, {"top_p": -0.1}, {"best_of": 129}, {"kv_transfer_params": {"a": [[{}]]}},
     {"max_tokens": -1}, {"stop": [{}]}, {"seed": 1.5}, {"stream": "yes"}, {"response_format": {"type": "json_schema"}},
     {"tools": {"a": [[{}]]}}, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-    {"messages": [{"role": "user", "content": {"a": [[{}]]}}]}, {"logprobs": True, "top_logprobs": 5}])
+    {"messages": [{"role": "user", "content": {"a": [[{}]]}}]}, {"logprobs": True, "top_logprobs": 21}])
 def test_fields_of_the_wrong_kind(small, fields):
     error = expect_400(chat(small.url, fields.pop("messages", "hi"), **fields))
     assert error["param"]
 
 
-def test_scoring_requests_are_refused_clearly(small):
-    expect_400(request(small.url, "POST", "/v1/completions", {"prompt": "x", "echo": True, "logprobs": 1, "max_tokens": 0}))
+def test_scoring_requests_are_answered(small):
+    """What evaluation harnesses send: the prompt's own logprobs, and no text."""
+    for more in ({"max_tokens": 0}, {"max_tokens": 1, "temperature": 1, "top_k": 1}):
+        reply = request(small.url, "POST", "/v1/completions", {"prompt": "Your answer: Yes", "echo": True, "logprobs": 1, **more})
+        assert reply.status == 200, reply.body
+        logprobs = reply.json()["choices"][0]["logprobs"]["token_logprobs"]
+        assert logprobs[0] is None and all(isinstance(value, (int, float)) for value in logprobs[1:])
 
 
 def test_tokens_outside_the_vocabulary(small):
-    for ids in ([99999999], [-1], [1.5], ["a", 1], [[1], [2]]):
+    for ids in ([99999999], [-1], [1.5], ["a", 1], [[1], [99999999]], [[]]):
         expect_400(request(small.url, "POST", "/v1/completions", {"prompt": ids, "max_tokens": 1}))
     expect_400(request(small.url, "POST", "/detokenize", {"tokens": [99999999]}))
 

@@ -88,7 +88,7 @@ def test_models_are_listed_and_named(client):
 
 
 def test_errors_reach_the_client_with_their_field(client):
-    for options, field in (({"temperature": 3}, "temperature"), ({"max_tokens": 0}, "max_tokens"), ({"n": 2}, "n"),
+    for options, field in (({"temperature": 3}, "temperature"), ({"max_tokens": 0}, "max_tokens"), ({"n": 129}, "n"),
                            ({"messages": []}, "messages"), ({"logit_bias": {"99999999": -100}}, "logit_bias")):
         with pytest.raises(openai.BadRequestError) as error:
             ask(client, **options)

@@ -116,7 +116,8 @@ def test_a_websocket_upgrade_is_declined_at_once(server, path):
 def test_head_is_answered_where_get_is(server):
     for method, path in rows("src/router/router.cc"):
         reply = request(server.url, "HEAD", path)
-        assert reply.body == b"" and reply.status == (200 if method == "GET" else 405), path
+        found = 404 if "{" in path else 200  # no model has the name of the pattern
+        assert reply.body == b"" and reply.status == (found if method == "GET" else 405), path
 
 
 @pytest.mark.quick
