@@ -14,6 +14,10 @@ echo "reference: token ids of 10,000 strings (tokenizers), 200 conversations (ji
 .venv/bin/python scripts/reference/tokenizer.py model "$model" "$work"
 .venv/bin/python scripts/reference/templates.py model "$model" "$work"
 TANDEM_TEXT_REFERENCE=$work build/release/tests/text_test --gtest_brief=1
+echo "reference: token ids of every tokenizer at hand (tokenizers, sentencepiece, tiktoken), templates of other families (jinja2)"
+cmake --build --preset release --target bench_text > /dev/null
+.venv/bin/python scripts/reference/token_ids.py build/release/bench_text "$work/tokenizers"
+.venv/bin/python scripts/reference/family_templates.py build/release/bench_text || echo "reference: some templates differ (see docs/performance.md)"
 if [ -n "${TANDEM_PERPLEXITY_TEXT:-}" ]; then
   echo "reference: perplexity on $TANDEM_PERPLEXITY_TEXT"
   .venv/bin/python scripts/reference/tokens.py "$model" "$TANDEM_PERPLEXITY_TEXT" "$work/text.i32"

@@ -234,6 +234,19 @@ a  {%- if t %}  b  {%- endif %}  c  {{- n -}}  d {{ n }}\\n
 {% raw -%}\\n  {{ x }}\\n{%- endraw %}|{%- raw %} y {% endraw -%}  z
 x{% if t %}y{% endif %}\\n  {% if t %}z{% endif %}\\nw\\r\\nv\\n
 {{ "a\\\\nb\\\\t\\\\\\\\ \\\\u00e9\\\\x41 \\\\' \\\\q" }} {{ 'don\\\\'t' }} {{ "}}" }} {{ '{%' }} {{ {'a': {'b': 1}} }}
+{{ {1: 'a', 2: 'b', 'c': 3}[1] }} {{ {1: 2}.items() | list }} {{ {1: 'x', none: 2, 1.5: 3, true: 4} | tojson }} {% for k in {3: 1} %}{{ k + 1 }}{% endfor %} {{ 1 in {1: 2} }} {{ {1: 'a'}.get(1.0) }} {{ {true: 1, 1: 2} }} {{ {2: 'a', 1: 'b'} | dictsort }}
+{{ 'a{}b{}'.format(1, 'x') }} {{ '{0}{1}{0} {k} {{}}'.format(1, 2, k='v') }} {{ '{0.b}{1[0]} {a!r} {a!s}'.format(d, l, a='q') }} {{ '{}'.format(none) }}
+{{ none | selectattr('a') | list }} {{ none | map('upper') | list }} {{ 'y' if (l | select('gt', 9)) else 'n' }} {{ (l | map('string'))[0] }}| {{ l | select | list | tojson }} {{ (l | map('string')) is sequence }} {{ (l | map('string')) is iterable }} {{ l | reverse | list | length }} {{ s | reverse | length }}
+{{ '<' | safe + '>' }} {{ '<' + '&' | safe }} {{ ('a' | e) + '<' }} {{ '<' | safe ~ '>' }} {{ html | safe }} {{ (html | safe) == html }} {{ (html | e) | e }}
+{{ l | map('string') | tojson }}
+{{ l | map('string') | length }}
+{{ l | reverse | length }}
+{{ (l | select)[1:] }}
+{{ (l | select) + l }}
+{{ '{}'.format() }}
+{{ '{x}'.format(1) }}
+{{ 'a}'.format(1) }}
+{{ {l: 1} }}
 {{ raise_exception('sorry: ' + s) }}
 {% if n > 5 %}{{ raise_exception("too " ~ n) }}{% endif %}
 {{ strftime_now('%Y-%m-%d %H:%M:%S %d %b %Y') }}

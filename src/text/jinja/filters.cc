@@ -145,29 +145,12 @@ Value items_filter(const Call& call) {
 }
 
 Value escape_filter(const Call& call) {
-  std::string out;
-  for (const char c : call.text()) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return call.runtime.make_string(std::move(out));
+  if (call.input.is_markup()) return call.input;
+  return call.runtime.make_string(escape_html(call.text())).as_markup();
+}
+
+Value safe_filter(const Call& call) {
+  return (call.input.is_string() ? call.input : call.runtime.make_string(call.text())).as_markup();
 }
 
 Value trim_filter(const Call& call) {
@@ -263,8 +246,7 @@ constexpr NamedFilter kFilters[] = {
     {"capitalize", [](const Call& c) { return mapped_text(c, capitalize); }},
     {"string",
      [](const Call& c) { return c.input.is_string() ? c.input : c.runtime.make_string(c.text()); }},
-    {"safe",
-     [](const Call& c) { return c.input.is_string() ? c.input : c.runtime.make_string(c.text()); }},
+    {"safe", safe_filter},
     {"format",
      [](const Call& c) { return c.runtime.format_percent(c.text(), c.arguments.positional); }},
 };

@@ -11,6 +11,8 @@
 namespace tandem::text::jinja {
 
 std::string format_float(double value);  // repr(float)
+// With &, <, >, " and ' as entities.
+std::string escape_html(std::string_view text);
 std::string to_str(const Value& value);
 std::string to_repr(const Value& value);
 

@@ -169,6 +169,12 @@ Value Runtime::binary(std::string_view op, const Value& left, const Value& right
   }
   if (op == "+") {
     if (left.is_string() && right.is_string()) {
+      if (left.is_markup() || right.is_markup()) {
+        const auto part = [](const Value& v) {
+          return v.is_markup() ? v.str() : escape_html(v.str());
+        };
+        return make_string(part(left) + part(right)).as_markup();
+      }
       std::string joined;
       joined.reserve(left.str().size() + right.str().size());
       joined.append(left.str()).append(right.str());

@@ -68,7 +68,7 @@ bool Runtime::test(std::string_view name, const Value& v, const Arguments& argum
   if (name == "string") return v.is_string();
   if (name == "mapping") return v.as_dict() != nullptr;
   if (name == "iterable") return is_iterable(v);
-  if (name == "sequence") return is_iterable(v);
+  if (name == "sequence") return is_iterable(v) && !(v.as_list() && v.as_list()->lazy);
   if (name == "number") return v.is_number() || v.is<BigInteger>();
   if (name == "integer") return v.is<int64_t>() || v.is<BigInteger>();
   if (name == "float") return v.is<double>();

@@ -100,6 +100,15 @@ class Value {
   int64_t as_int() const { return is<bool>() ? static_cast<int64_t>(as<bool>()) : as<int64_t>(); }
   double as_real() const { return is<double>() ? as<double>() : static_cast<double>(as_int()); }
 
+  // A string that `safe` or `escape` made: what `+` joins to it is escaped for HTML, as markupsafe
+  // does.
+  bool is_markup() const { return markup_; }
+  Value as_markup() const {
+    Value copy = *this;
+    copy.markup_ = is_string();
+    return copy;
+  }
+
   bool truthy() const;
   // "str", "int", "list", ... for messages.
   std::string_view type_name() const;
@@ -107,6 +116,7 @@ class Value {
 
  private:
   Storage storage_;
+  bool markup_ = false;
 };
 
 // Python's ==. Bounded by the values' depth.
