@@ -268,7 +268,7 @@ def trained_cases(work):
                 name = f"trained sentencepiece {kind} {form}{' bytes' if byte_fallback else ''}"
                 prefix = work / name.replace(" ", "_")
                 sentencepiece.SentencePieceTrainer.train(
-                    input=str(text), model_prefix=str(prefix), vocab_size=2500, model_type=kind, normalization_rule_name=rule,
+                    input=str(text), model_prefix=str(prefix), vocab_size=8000, model_type=kind, normalization_rule_name=rule,
                     byte_fallback=byte_fallback, character_coverage=0.98, minloglevel=2, hard_vocab_limit=False, **more)
                 processor = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
                 yield name, f"{prefix}.model", "sentencepiece", lambda p=processor: p.encode

@@ -1,8 +1,9 @@
 #include "text/tokenizer_json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <unordered_map>
+#include <limits>
 #include <utility>
 
 namespace tandem::text {
@@ -33,6 +34,48 @@ const JsonValue& member(const JsonValue& json, std::string_view key) {
   static const JsonValue kNull;
   const JsonValue* value = json.find(key);
   return value == nullptr ? kNull : *value;
+}
+
+// Correctly rounded, up to 1e308.
+double power_of_ten(int exponent) {
+  const std::string text = "1e" + std::to_string(exponent);
+  double value = std::numeric_limits<double>::infinity();
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+// A number as the reference library's JSON parser reads it: its digits as an integer, then one
+// multiplication or division by a power of ten. That may miss the nearest double by its last bit,
+// and the last bit decides between segmentations of equal score.
+double score_of(std::string_view text) {
+  const bool negative = text.starts_with('-');
+  if (negative) text.remove_prefix(1);
+  uint64_t digits = 0;
+  int exponent = 0;
+  bool fraction = false;
+  size_t i = 0;
+  for (; i < text.size() && text[i] != 'e' && text[i] != 'E'; ++i) {
+    if (text[i] == '.') {
+      fraction = true;
+      continue;
+    }
+    const auto digit = static_cast<uint64_t>(text[i] - '0');
+    const bool fits = digits <= (UINT64_MAX - digit) / 10;
+    if (fits) digits = digits * 10 + digit;
+    if (fits && fraction) --exponent;
+    if (!fits && !fraction) ++exponent;
+  }
+  if (i < text.size()) {
+    std::string_view power = text.substr(i + 1);
+    if (power.starts_with('+')) power.remove_prefix(1);
+    int value = 0;
+    std::from_chars(power.data(), power.data() + power.size(), value);
+    exponent += std::clamp(value, -400, 400);
+  }
+  auto number = static_cast<double>(digits);
+  for (; exponent < -308; exponent += 308) number /= 1e308;
+  number = exponent < 0 ? number / power_of_ten(-exponent) : number * power_of_ten(exponent);
+  return negative ? -number : number;
 }
 
 class Reader {
@@ -114,10 +157,11 @@ class Reader {
       if (entry.items().size() != 2 || !entry.items()[0].is_string()) {
         return invalid("an entry of the vocabulary is not a spelling and a score");
       }
-      const auto score = entry.items()[1].as_double();
-      if (!score || !std::isfinite(*score)) return invalid("a score is not a number");
+      const JsonValue& number = entry.items()[1];
+      const double score = number.is_number() ? score_of(number.as_string()) : INFINITY;
+      if (!std::isfinite(score)) return invalid("a score is not a number");
       TANDEM_CHECK(set_token(id++, entry.items()[0].as_string(), TokenType::kNormal));
-      spec_.scores.push_back(*score);
+      spec_.scores.push_back(score);
     }
     spec_.kind = "unigram";
     spec_.fuse_unknown = true;
