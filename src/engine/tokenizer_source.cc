@@ -176,6 +176,9 @@ Result<TokenizerSpec> spec_of_gguf(const GgufFile& file) {
   }
   TANDEM_CHECK(set_kind(file, model, spec));
   TANDEM_CHECK(read_vocabulary(file, spec));
+  if (spec.normalizer.find("charsmap") != nullptr) {
+    spec.normalizer.set("user_defined", text::user_defined_of(spec));
+  }
   const size_t vocab = spec.tokens.size();
   spec.bos = optional_id(file, "tokenizer.ggml.bos_token_id", vocab);
   spec.eos = optional_id(file, "tokenizer.ggml.eos_token_id", vocab);

@@ -9,6 +9,7 @@
 #include "text/base64.h"
 #include "text/charsmap.h"
 #include "text/regex.h"
+#include "text/special_matcher.h"
 #include "text/unicode.h"
 
 namespace tandem::text {
@@ -193,8 +194,12 @@ class PrecompiledStep final : public Normalizer::Step {
 // SentencePiece's own normalizer, spaces escaped as U+2581.
 class SentencePieceStep final : public Normalizer::Step {
  public:
-  SentencePieceStep(std::optional<CharsMap> map, bool dummy_prefix, bool remove_extra)
-      : map_(std::move(map)), dummy_prefix_(dummy_prefix), remove_extra_(remove_extra) {}
+  SentencePieceStep(std::optional<CharsMap> map, SpecialMatcher user_defined, bool dummy_prefix,
+                    bool remove_extra)
+      : map_(std::move(map)),
+        user_defined_(std::move(user_defined)),
+        dummy_prefix_(dummy_prefix),
+        remove_extra_(remove_extra) {}
 
   void apply(std::string_view text, std::string& out) const override {
     while (remove_extra_ && !text.empty()) {
@@ -227,12 +232,16 @@ class SentencePieceStep final : public Normalizer::Step {
  private:
   CharsMap::Match prefix(std::string_view text) const {
     if (map_) {
+      if (const auto kept = user_defined_.match_at(text, 0, false); kept.token >= 0) {
+        return {kept.end, text.substr(0, kept.end)};
+      }
       if (const auto match = map_->longest(text)) return *match;
     }
     const size_t size = decode_utf8(text, 0).size;
     return {size, text.substr(0, size)};
   }
   std::optional<CharsMap> map_;
+  SpecialMatcher user_defined_;
   bool dummy_prefix_;
   bool remove_extra_;
 };
@@ -282,7 +291,11 @@ Result<StepPtr> make_step(const std::string& type, const JsonValue& json) {
   }
   if (type == "SentencePiece") {
     TANDEM_TRY(map, charsmap_of(json, "charsmap"));
-    return std::make_unique<const SentencePieceStep>(std::move(map),
+    SpecialMatcher user_defined;
+    if (const JsonValue* list = json.find("user_defined")) {
+      for (const JsonValue& item : list->items()) user_defined.add(item.as_string(), 0, {});
+    }
+    return std::make_unique<const SentencePieceStep>(std::move(map), std::move(user_defined),
                                                      flag_of(json, "add_dummy_prefix"),
                                                      flag_of(json, "remove_extra_whitespaces"));
   }

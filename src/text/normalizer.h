@@ -1,7 +1,8 @@
 // Normalizers: what a tokenizer does to text before it cuts it, as described by the "normalizer" of
 // a tokenizer.json, or by SentencePiece's options in the same dialect:
 //   {"type": "SentencePiece", "charsmap": BASE64, "add_dummy_prefix": B,
-//    "remove_extra_whitespaces": B}
+//    "remove_extra_whitespaces": B, "user_defined": [SPELLING, ...]}
+// (user-defined symbols pass the map unchanged).
 // Immutable and thread-safe.
 #pragma once
 

@@ -156,6 +156,16 @@ bool read_piece(std::string_view bytes, TokenizerSpec& spec) {
 
 }  // namespace
 
+JsonValue user_defined_of(const TokenizerSpec& spec) {
+  JsonValue list = JsonValue::array();
+  for (size_t i = 0; i < spec.types.size(); ++i) {
+    if (spec.types[i] == static_cast<int32_t>(TokenType::kUserDefined)) {
+      list.push_back(JsonValue::string(spec.tokens[i]));
+    }
+  }
+  return list;
+}
+
 Result<TokenizerSpec> tokenizer_spec_of_sentencepiece(std::string_view bytes) {
   TokenizerSpec spec;
   Options options;
@@ -194,6 +204,7 @@ Result<TokenizerSpec> tokenizer_spec_of_sentencepiece(std::string_view bytes) {
   spec.normalizer.set("type", JsonValue::string("SentencePiece"));
   if (!options.charsmap.empty()) {
     spec.normalizer.set("charsmap", JsonValue::string(encode_base64(options.charsmap)));
+    spec.normalizer.set("user_defined", user_defined_of(spec));
   }
   spec.normalizer.set("add_dummy_prefix", JsonValue::boolean(options.add_dummy_prefix));
   spec.normalizer.set("remove_extra_whitespaces",

@@ -13,4 +13,7 @@ namespace tandem::text {
 // "unsupported_tokenizer".
 Result<TokenizerSpec> tokenizer_spec_of_sentencepiece(std::string_view bytes);
 
+// Spellings of the user-defined tokens, for the normalizer (normalizer.h).
+JsonValue user_defined_of(const TokenizerSpec& spec);
+
 }  // namespace tandem::text

@@ -47,8 +47,8 @@ bool touches_word(std::string_view text, size_t begin, size_t end) {
 
 }  // namespace
 
-SpecialMatcher::Match SpecialMatcher::longest_at(std::string_view text, size_t begin,
-                                                 bool control) const {
+SpecialMatcher::Match SpecialMatcher::match_at(std::string_view text, size_t begin,
+                                               bool control) const {
   Match match;
   uint32_t at = 0;
   Rules rules;
@@ -81,7 +81,7 @@ SpecialMatcher::Match SpecialMatcher::longest_at(std::string_view text, size_t b
 SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from, bool control) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
     if (!first_[static_cast<uint8_t>(text[begin])]) continue;
-    Match match = longest_at(text, begin, control);
+    Match match = match_at(text, begin, control);
     if (match.token < 0) continue;
     match.begin = std::max(match.begin, from);
     return match;

@@ -28,6 +28,8 @@ class SpecialMatcher {
   // Empty spellings are ignored; of equal ones the first added wins.
   void add(std::string_view spelling, int32_t token, Rules rules);
   bool empty() const { return nodes_.size() == 1; }
+  // The longest match that begins at `begin`, if any.
+  Match match_at(std::string_view text, size_t begin, bool control) const;
   // First match at or after `from`. O(length of text times the longest spelling).
   Match find(std::string_view text, size_t from, bool control) const;
 
@@ -37,7 +39,6 @@ class SpecialMatcher {
     Rules rules;
     std::vector<std::pair<char, uint32_t>> next;
   };
-  Match longest_at(std::string_view text, size_t begin, bool control) const;
 
   std::array<bool, 256> first_{};
   std::vector<Node> nodes_;
