@@ -202,8 +202,9 @@ TEST_P(LinearTest, LargestCodesDoNotOverflow) {
         double expected = 0;
         double magnitude = 0;
         for (int k = 0; k < kColumns; ++k) {
+          const cpu::ActivationBlock& block = blocks[static_cast<size_t>(k) / 32];
           expected += static_cast<double>(decoded[row * kColumns + k]) *
-                      static_cast<double>(blocks[k / 32].d) * blocks[k / 32].q[k % 32];
+                      static_cast<double>(block.d) * block.q[k % 32];
           magnitude += 127 * std::abs(static_cast<double>(decoded[row * kColumns + k]));
         }
         EXPECT_NEAR(out[row], expected, magnitude * 1e-5) << kernels->name << " row " << row;

@@ -1,6 +1,5 @@
 #include "weights/checkpoint.h"
 
-#include <charconv>
 #include <filesystem>
 #include <utility>
 
@@ -27,8 +26,12 @@ struct SplitName {
 };
 
 bool read_five_digits(std::string_view text, int32_t& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + 5, value);
-  return error == std::errc() && end == text.data() + 5 && value > 0;
+  value = 0;
+  for (const char digit : text.substr(0, 5)) {
+    if (digit < '0' || digit > '9') return false;
+    value = value * 10 + (digit - '0');
+  }
+  return value > 0;
 }
 
 std::optional<SplitName> split_name(std::string_view path) {
@@ -53,7 +56,7 @@ Result<int64_t> split_count(const GgufFile& file) {
   return count < 1 ? 1 : count;
 }
 
-Result<std::vector<GgufFile>> open_parts(const std::string& path, GgufFile given, int64_t count) {
+Result<std::vector<GgufFile>> open_parts(const std::string& path, int64_t count) {
   const std::optional<SplitName> name = split_name(path);
   if (!name || name->count != count) {
     return invalid(path + " is one of " + std::to_string(count) +
@@ -61,12 +64,8 @@ Result<std::vector<GgufFile>> open_parts(const std::string& path, GgufFile given
   }
   std::vector<GgufFile> parts;
   for (int32_t number = 1; number <= name->count; ++number) {
-    if (number == name->number) {
-      parts.push_back(std::move(given));
-    } else {
-      TANDEM_TRY(opened, GgufFile::open(name->part(number)));
-      parts.push_back(std::move(opened));
-    }
+    TANDEM_TRY(opened, GgufFile::open(name->part(number)));
+    parts.push_back(std::move(opened));
     TANDEM_TRY(part_count, split_count(parts.back()));
     TANDEM_TRY(part_number, parts.back().integer("split.no"));
     if (part_count != count || part_number != number - 1) {
@@ -95,7 +94,7 @@ Result<Checkpoint> Checkpoint::open_gguf(const std::string& path) {
   TANDEM_TRY(file, GgufFile::open(path));
   TANDEM_TRY(count, split_count(file));
   if (count > 1) {
-    TANDEM_TRY(parts, open_parts(path, std::move(file), count));
+    TANDEM_TRY(parts, open_parts(path, count));
     result.parts_ = std::move(parts);
   } else {
     result.parts_.push_back(std::move(file));
@@ -136,6 +135,7 @@ std::optional<std::string> Checkpoint::text(std::string_view file_name) const {
 
 std::vector<std::string> Checkpoint::documents() const {
   std::vector<std::string> names;
+  names.reserve(documents_.size());
   for (const auto& [name, document] : documents_) names.push_back(name);
   return names;
 }

@@ -144,8 +144,9 @@ Status Checkpoint::open_indexed(const std::string& directory, const std::string&
       const auto place = places.find(tensor.name);
       if (place == places.end()) continue;
       if (place->second != name) {
-        return invalid("tensor " + tensor.name.substr(0, 128) + " is in " + name + "; " +
-                       index_name + " places it in " + std::string(place->second));
+        std::string message = "tensor " + tensor.name.substr(0, 128) + " is in " + name;
+        message += "; " + index_name + " places it in " + std::string(place->second);
+        return invalid(std::move(message));
       }
       listed.push_back(tensor);
     }

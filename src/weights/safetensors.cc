@@ -111,6 +111,7 @@ Status read_entry(const std::string& name, const JsonValue& value, Entry& entry)
 // Ranges in order must meet end to end and fill the data.
 Status check_tiling(const std::vector<Entry>& entries, uint64_t data_bytes) {
   std::vector<const Entry*> sorted;
+  sorted.reserve(entries.size());
   for (const Entry& entry : entries) sorted.push_back(&entry);
   std::ranges::sort(sorted, {}, [](const Entry* entry) { return entry->begin; });
   uint64_t at = 0;

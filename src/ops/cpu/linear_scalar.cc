@@ -53,7 +53,7 @@ struct DecodedTile {
       }
     }
     if (tile.shape.table != nullptr) {
-      for (int i = 0; i < 64; ++i) out[i] = tile.shape.table[out[i]];
+      for (int i = 0; i < 64; ++i) out[i] = static_cast<int16_t>(int{tile.shape.table[out[i]]});
     } else {
       for (int i = 0; i < 64; ++i) out[i] = static_cast<int16_t>(out[i] - tile.shape.zero);
     }
