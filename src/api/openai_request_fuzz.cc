@@ -31,8 +31,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         *request, {"id", 0, request->model, "fp", std::vector<int64_t>(prompts, 1), nullptr});
     (void)renderer.begin();
     for (size_t prompt = 0; prompt < prompts; ++prompt) {
-      for (int32_t choice = 0; choice < request->sampling.n; ++choice)
-        (void)renderer.render(prompt, protocol::FinishEvent{.stop_string = {}, .choice = choice});
+      for (int32_t choice = 0; choice < request->sampling.n; ++choice) {
+        protocol::FinishEvent finish;
+        finish.choice = choice;
+        (void)renderer.render(prompt, finish);
+      }
     }
     if (!renderer.finished()) std::abort();
   }
