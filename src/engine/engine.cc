@@ -47,6 +47,7 @@ namespace {
 
 std::vector<int32_t> windows_of(const std::vector<model::PageGroup>& groups) {
   std::vector<int32_t> windows;
+  windows.reserve(groups.size());
   for (const auto& group : groups) windows.push_back(group.window);
   return windows;
 }

@@ -46,7 +46,7 @@ class EngineChoices : public EngineTest {
   void start_noisy(int32_t pages, EngineOptions options = {}, int step_ms = 0) {
     script_.replies.clear();
     script_.noise = 6;
-    start(pages, options, step_ms);
+    start(pages, std::move(options), step_ms);
   }
   protocol::GenerateRequest sampled(int32_t n) const {
     auto asked = request("tell me something long and nice>");
@@ -166,6 +166,7 @@ TEST_F(EngineChoices, PenaltiesDoNotDependOnHowASequenceWasRun) {
         futures.push_back(run(asked));
       }
       std::vector<std::string> got;
+      got.reserve(futures.size());
       for (auto& future : futures) got.push_back(describe(future.get()));
       if (first.empty()) first = got;
       EXPECT_EQ(got, first) << in_flight << " in flight, " << pages << " pages";
@@ -213,6 +214,7 @@ TEST_F(EngineChoices, LogitsThatAreNotNumbersFailTheirRequestOnly) {
   script_.replies = {{"sick", "it goes wrong", {}, {}, 4}, {"", "all is well"}};
   start(64);
   std::vector<std::future<Collected>> well;
+  well.reserve(4);
   for (int i = 0; i < 4; ++i) well.push_back(run(request("hello " + std::to_string(i) + ">")));
   auto several = request("sick>");
   several.sampling.n = several.sampling.best_of = 3;

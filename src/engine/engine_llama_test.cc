@@ -67,7 +67,8 @@ TEST_F(EngineLlama, ScoresAndEmbeddingsDoNotDependOnPassesOrCaches) {
     protocol::EmbedRequest embed;
     embed.prompt = scored.prompt;
     std::promise<Result<Embedding>> promise;
-    ASSERT_TRUE(engine_->embed(embed, [&](Result<Embedding> e) { promise.set_value(e); }));
+    ASSERT_TRUE(
+        engine_->embed(embed, [&](Result<Embedding> e) { promise.set_value(std::move(e)); }));
     const auto embedding = promise.get_future().get();
     ASSERT_TRUE(embedding);
     EXPECT_EQ(embedding->values.size(), static_cast<size_t>(engine_->model().config().hidden));
@@ -87,6 +88,7 @@ TEST_F(EngineLlama, ChoicesAreTheSameAloneAndTogether) {
   asked.sampling.n = asked.sampling.best_of = 4;
   const std::string alone = describe(run(asked).get());
   std::vector<std::future<Collected>> others;
+  others.reserve(6);
   for (int i = 0; i < 6; ++i) others.push_back(run(sampled("other " + std::to_string(i))));
   EXPECT_EQ(describe(run(asked).get()), alone);
   for (auto& other : others) (void)other.get();

@@ -11,7 +11,7 @@ class EngineScores : public EngineTest {
   void start_noisy(int32_t pages, EngineOptions options = {}) {
     script_.replies = {{"sick", "", {}, {}, 0}};
     script_.noise = 6;
-    start(pages, options);
+    start(pages, std::move(options));
   }
   protocol::GenerateRequest scored(const std::string& prompt, int32_t top = 2) const {
     auto asked = request(prompt);

@@ -63,8 +63,8 @@ struct Collected {
 };
 
 // Collects events; the promise is kept by the last one.
-inline EventSink collect_into(std::shared_ptr<Collected> collected,
-                              std::shared_ptr<std::promise<Collected>> promise,
+inline EventSink collect_into(const std::shared_ptr<Collected>& collected,
+                              const std::shared_ptr<std::promise<Collected>>& promise,
                               size_t choices = 1) {
   return [collected, promise, choices](protocol::TokenEvent event) {
     ASSERT_FALSE(collected->error) << "nothing follows an error";

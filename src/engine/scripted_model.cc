@@ -231,7 +231,7 @@ class ScriptedModel final : public model::Model {
   std::vector<int32_t> marker_;
 };
 
-std::string text_or(const JsonValue& json, std::string_view key, std::string fallback) {
+std::string text_or(const JsonValue& json, std::string_view key, const std::string& fallback) {
   const JsonValue* value = json.find(key);
   return value != nullptr && value->is_string() ? value->as_string() : fallback;
 }
