@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes tests/golden/logits/ from transformers. Needs scripts/reference/setup.sh, the model of
+# Makes tests/golden/logits/ from transformers and tests/golden/formats.txt from gguf. Needs scripts/reference/setup.sh, the model of
 # scripts/fetch-model.sh smollm2-135m, and a build of model_test.
 #
 # usage: make_goldens.sh [BUILD_DIR]    (default build/release)
@@ -22,3 +22,4 @@ for name in tiny-plain tiny-quant tiny-q6k; do
 done
 "$python" scripts/reference/tokens.py "$model" scripts/reference/prompt.txt "$work/prompt.i32" --limit 600
 "$python" scripts/reference/logits.py "$model" "$work/prompt.i32" "$golden/smollm2-135m.golden"
+"$python" scripts/reference/formats.py tests/golden/formats.txt
