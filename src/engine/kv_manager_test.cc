@@ -121,6 +121,124 @@ TEST_F(KvManagerTest, RollBackCopiesAPublishedPageBeforeItIsWrittenAgain) {
   EXPECT_EQ(kv.used_pages(), 0);
 }
 
+// Two groups, the second with a window of 16 tokens: two blocks.
+class WindowTest : public KvManagerTest {
+ protected:
+  void start(int32_t pages, int32_t rows_in_flight = 8) {
+    memory_.assign(static_cast<size_t>(pages) * 1024, std::byte{});
+    arena_.base = memory_.data();
+    arena_.page_count = pages;
+    arena_.layout.groups = 2;
+    manager_.emplace(arena_, KvManagerOptions{.lineage = "m",
+                                              .windows = {0, 16},
+                                              .rows_in_flight = rows_in_flight,
+                                              .roll_back_tokens = 8});
+  }
+  // Computes `prompt` in passes of eight rows; the most pages in use meanwhile.
+  int32_t compute(SequenceId id, const std::vector<int32_t>& prompt, int32_t from) {
+    int32_t most = 0;
+    const auto size = static_cast<int32_t>(prompt.size());
+    for (int32_t end = from; end < size;) {
+      end = std::min(end + 8, size);
+      EXPECT_TRUE(manager_->extend(id, end));
+      most = std::max(most, manager_->used_pages());
+      manager_->computed(id, prompt, end);
+    }
+    return most;
+  }
+};
+
+// 24 blocks in two groups are 48 pages; 30 do.
+TEST_F(WindowTest, HoldsAtOnceWhatIsLive) {
+  start(30);
+  auto& kv = *manager_;
+  EXPECT_EQ(kv.demand().peak(24 * 8), 24U + 5U) << "15 + 8 behind, 8 in flight: 31 tokens";
+  EXPECT_EQ(kv.demand().longest(30, 100000), 25 * 8);
+  const auto prompt = tokens(24 * 8);
+  ASSERT_EQ(kv.admit(1, prompt, {}, 0), 0);
+  EXPECT_EQ(kv.used_pages(), 24) << "the window's pages come as passes are planned";
+  EXPECT_LE(compute(1, prompt, 0), 29);
+  EXPECT_EQ(kv.used_pages(), 24 + 2)
+      << "a row at 192 sees from 177, one eight tokens back from 169";
+  EXPECT_EQ(kv.windows_passed(), 21U);
+  const auto pages = kv.pages(1, 24 * 8);
+  EXPECT_EQ(pages[2 * 20 + 1], -1);
+  EXPECT_GE(pages[2 * 21 + 1], 0);
+  EXPECT_GE(pages[2 * 20], 0);
+  kv.release(1);
+  EXPECT_EQ(kv.used_pages(), 0);
+}
+
+TEST_F(WindowTest, WhatWasPromisedIsThereWhateverOthersDo) {
+  start(40);
+  auto& kv = *manager_;
+  const auto long_one = tokens(20 * 8);
+  ASSERT_TRUE(kv.admit(1, long_one, {}, 0));  // 20 pages, five promised
+  EXPECT_FALSE(kv.admit(2, tokens(13 * 8, 1000), {}, 0)) << "13 and five promised";
+  ASSERT_TRUE(kv.admit(2, tokens(10 * 8, 1000), {}, 0));
+  EXPECT_FALSE(kv.extend(2, 12 * 8)) << "beyond its prompt nothing is promised: 12 + 2 of 10";
+  EXPECT_LE(compute(1, long_one, 0), 40);
+  (void)compute(2, tokens(10 * 8, 1000), 0);
+  kv.release(1);
+  EXPECT_TRUE(kv.extend(2, 12 * 8));
+  kv.release(2);
+  EXPECT_EQ(kv.used_pages(), 0);
+}
+
+TEST_F(WindowTest, AHitNeedsOnlyTheLiveRange) {
+  start(60);
+  auto& kv = *manager_;
+  const auto prompt = tokens(12 * 8);
+  ASSERT_TRUE(kv.admit(1, prompt, {}, 0));
+  (void)compute(1, prompt, 0);
+  kv.release(1);
+  EXPECT_EQ(kv.cached_pages(), 24) << "pages of a window that passed stay cached";
+  ASSERT_EQ(kv.admit(2, tokens(12 * 8 + 3), {}, 0), 12 * 8);
+  EXPECT_EQ(kv.used_pages(), 13 + 2) << "of the window only two blocks";
+  kv.release(2);
+  // Something large comes: what passed goes first, and the prompt is still a whole hit.
+  ASSERT_TRUE(kv.admit(3, tokens(38 * 8, 5000), {}, 0));
+  EXPECT_EQ(kv.cached_pages(), 24 - 2);
+  EXPECT_EQ(kv.admit(4, tokens(12 * 8 + 3), {}, 0), 12 * 8);
+}
+
+TEST_F(WindowTest, ARollBackBeyondWhatIsKeptIsRefused) {
+  start(60);
+  auto& kv = *manager_;
+  auto all = tokens(80);
+  ASSERT_TRUE(kv.admit(1, tokens(16), {}, 0));
+  (void)compute(1, all, 0);
+  EXPECT_TRUE(kv.truncate(1, 73, 72)) << "eight tokens";
+  EXPECT_TRUE(kv.extend(1, 80));
+  kv.computed(1, all, 80);
+  EXPECT_FALSE(kv.truncate(1, 41, 40)) << "the row at 40 sees from 25 on";
+}
+
+TEST_F(WindowTest, AHandoffReservesAndWantsOnlyTheLiveRange) {
+  start(60);
+  auto& kv = *manager_;
+  const auto prompt = tokens(12 * 8 + 4);
+  auto first = kv.reserve(1, prompt, {});
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->first_missing, (std::vector<uint32_t>{0, 10})) << "a row at 100 sees from 85";
+  EXPECT_EQ(kv.used_pages(), 13 + 3);
+  EXPECT_EQ(first->pages[2 * 9 + 1].page, -1);
+  kv.receive_done(1, prompt);
+  kv.release(1);
+  // The full group's blocks are here; of the window only what the first handoff brought.
+  const auto more = tokens(16 * 8);
+  auto second = kv.reserve(2, more, {});
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->first_missing, (std::vector<uint32_t>{12, 14}));
+  kv.receive_done(2, more);
+  kv.release(2);
+  auto third = kv.reserve(3, tokens(11 * 8), {});
+  ASSERT_TRUE(third);
+  EXPECT_EQ(third->first_missing, (std::vector<uint32_t>{11, 9})) << "the window's block 9 is not";
+  kv.receive_failed(3);
+  EXPECT_EQ(kv.used_pages(), 0);
+}
+
 TEST_F(KvManagerTest, RandomUseNeverLeaks) {
   std::mt19937 random(3);
   auto& kv = *manager_;

@@ -53,6 +53,13 @@ TEST(HandoffFrames, RoundTrip) {
       round_trip(OfferFrame{key, {0, 1, 49151, 200000}, "salt", 4, 1ULL << 40, "lora"}));
   EXPECT_EQ(offer.tokens[3], 200000);
   EXPECT_EQ(offer.bytes, 1ULL << 40);
+  EXPECT_EQ(std::get<GrantFrame>(round_trip(GrantFrame{key, {0, 17, 300}})).first_missing,
+            (std::vector<int32_t>{0, 17, 300}));
+  HelloFrame hello;
+  hello.windows = {0, 512};
+  hello.layer_places = {1, 0, 0, 0};
+  EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).windows, hello.windows);
+  EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).layer_places, hello.layer_places);
   const auto abort = std::get<AbortFrame>(round_trip(AbortFrame{key, 400, "code", "message"}));
   EXPECT_EQ(abort.status, 400U);
 }

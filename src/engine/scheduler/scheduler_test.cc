@@ -299,6 +299,36 @@ TEST(Scheduler, APrefillLegKeepsThePagesItAnnounced) {
   EXPECT_TRUE(held);
 }
 
+// Its window has passed, say: it is computed again, and no token is lost or repeated.
+TEST(Scheduler, ASequenceThatCannotGoOnInItsPagesIsComputedAgain) {
+  CountingKv kv(20, 4);
+  kv.cannot_rewrite_before = 7;
+  Scheduler scheduler({.max_batch_rows = 16, .prefill_chunk = 16, .max_sequences = 2}, kv);
+  SequenceSpec spec = spec_of(1, 4);
+  spec.max_tokens = 8;
+  ASSERT_TRUE(scheduler.add(spec));
+  int tokens = 0;
+  std::vector<std::pair<int32_t, size_t>> rows;
+  const auto step = [&] {
+    const auto plan = scheduler.next(TimePoint{});
+    ASSERT_TRUE(plan);
+    rows.emplace_back(plan->sequences[0].first_position, plan->sequences[0].tokens.size());
+    scheduler.complete(outcome_of(*plan));
+    for (const auto& update : scheduler.take_updates()) tokens += update.token ? 1 : 0;
+  };
+  for (int i = 0; i < 6; ++i) step();
+  ASSERT_EQ(tokens, 6);
+  ASSERT_TRUE(scheduler.roll_back(1, 2));  // 8 tokens stay, the last is computed again: in place
+  step();
+  EXPECT_EQ(rows.back(), (std::pair<int32_t, size_t>{7, 1}));
+  ASSERT_TRUE(scheduler.roll_back(1, 3));
+  EXPECT_EQ(scheduler.preemptions(), 1U);
+  step();
+  EXPECT_EQ(rows.back(), (std::pair<int32_t, size_t>{0, 6})) << "from the start";
+  while (!kv.all_free()) step();
+  EXPECT_EQ(tokens, 8 + 5) << "eight in the end, and the five that were taken back";
+}
+
 TEST(Scheduler, APassThatFailedPublishesNothing) {
   CountingKv kv(20, 4);
   Scheduler scheduler({.max_batch_rows = 16, .prefill_chunk = 16, .max_sequences = 2}, kv);

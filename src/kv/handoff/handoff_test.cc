@@ -94,6 +94,86 @@ TEST(SendHandoff, SendsOnlyWhatTheReceiverLacks) {
   EXPECT_EQ(push->pages.size(), 1U);
 }
 
+// Layers 0 and 2 see everything, layer 1 the last four tokens: at 12 that is position 9 on.
+const HandoffShape kWindowShape{
+    .block_tokens = 4, .page_bytes = 600, .windows = {0, 4}, .layer_groups = {0, 1, 0}};
+
+TEST(SendHandoff, SendsOfAWindowOnlyWhatIsLiveAsItsPagesBecomeKnown) {
+  SendHandoff send("h", kWindowShape, {}, {}, kStart);
+  (void)send.on_admitted(prompt(12), "", {}, 0, kStart);
+  auto actions = send.on_open(1, 1, 7, kStart);
+  const auto* offer = sent<protocol::OfferFrame>(actions);
+  ASSERT_NE(offer, nullptr);
+  EXPECT_EQ(offer->blocks, 3U);
+  EXPECT_EQ(offer->bytes, 4U * 600U) << "three pages and one";
+  const auto pages = tags(6);  // [block][group]
+  (void)send.on_pages(std::span(pages).first(4), kStart);
+  actions = send.on_grant(1, {{"h", 1, 7}, {0, 2}}, kStart);
+  ASSERT_EQ(count<AcquireReaders>(actions), 1);
+  EXPECT_EQ(std::get<AcquireReaders>(actions[0]).pages,
+            (std::vector<protocol::PageTag>{pages[0], pages[2]}));
+  for (int layer = 0; layer < 3; ++layer) {
+    actions = send.on_progress(layer, 8, kStart);
+    EXPECT_EQ(count<SendFrame>(actions), layer == 1 ? 0 : 1) << "layer 1's two blocks pass";
+  }
+  actions = send.on_pages(std::span(pages).subspan(4), kStart);
+  ASSERT_EQ(count<AcquireReaders>(actions), 1) << "readers before anything of them is pushed";
+  EXPECT_EQ(std::get<AcquireReaders>(actions[0]).pages.size(), 2U);
+  (void)send.on_progress(0, 12, kStart);
+  actions = send.on_progress(1, 12, kStart);
+  const auto* push = sent<protocol::PushFrame>(actions);
+  ASSERT_NE(push, nullptr);
+  EXPECT_EQ(push->first_block, 2U);
+  EXPECT_EQ(push->pages, (std::vector<protocol::PageTag>{pages[5]}));
+  (void)send.on_progress(2, 12, kStart);
+  actions = send.on_prefill_done({{.token = 5}}, kStart);
+  const auto* commit = sent<protocol::CommitFrame>(actions);
+  ASSERT_NE(commit, nullptr);
+  EXPECT_EQ(commit->bytes, 4U * 600U);
+  EXPECT_EQ(commit->first_blocks, (std::vector<int32_t>{0, 2}));
+}
+
+TEST(SendHandoff, RefusesAGrantOfWhatHasPassed) {
+  for (const std::vector<int32_t>& bad :
+       {std::vector<int32_t>{0, 1}, {0}, {0, 2, 0}, {0, 4}, {-1, 2}}) {
+    SendHandoff send("h", kWindowShape, {}, {}, kStart);
+    (void)send.on_admitted(prompt(12), "", tags(6), 12, kStart);
+    (void)send.on_open(1, 1, 7, kStart);
+    const auto actions = send.on_grant(1, {{"h", 1, 7}, bad}, kStart);
+    EXPECT_NE(sent<protocol::AbortFrame>(actions), nullptr);
+    EXPECT_EQ(count<AcquireReaders>(actions), 0);
+  }
+}
+
+TEST(ReceiveHandoff, CoverageIsCheckedByLayerAndGroup) {
+  const protocol::HandoffKey key{"h", 1, 5};
+  for (const bool whole : {true, false}) {
+    ReceiveHandoff receive("h", 1, kWindowShape, {});
+    (void)receive.open(kStart);
+    (void)receive.on_offer({key, prompt(12), "", 3, 2400}, kStart);
+    const auto granted = receive.on_reserved({0, 2}, kStart);
+    EXPECT_EQ(sent<protocol::GrantFrame>(granted)->first_missing, (std::vector<int32_t>{0, 2}));
+    for (const uint32_t layer : {0U, 2U}) {
+      (void)receive.on_push({key, layer, 0, tags(3)}, kStart);
+      (void)receive.on_copied(layer, 0, 3, true);
+    }
+    if (whole) {
+      (void)receive.on_push({key, 1, 2, tags(1)}, kStart);
+      (void)receive.on_copied(1, 2, 1, true);
+    }
+    const auto actions =
+        receive.on_commit({key, 3, {0, 2}, 3, 2400, {{.token = 1}}, 12, 0}, kStart);
+    EXPECT_EQ(count<StartSequence>(actions), whole ? 1 : 0);
+    EXPECT_EQ(count<ReleasePages>(actions), whole ? 0 : 1);
+  }
+  ReceiveHandoff receive("h", 1, kWindowShape, {});
+  (void)receive.open(kStart);
+  (void)receive.on_offer({key, prompt(12), "", 3, 2400}, kStart);
+  (void)receive.on_reserved({0, 2}, kStart);
+  EXPECT_EQ(count<ReleasePages>(receive.on_push({key, 1, 1, tags(2)}, kStart)), 1)
+      << "a block that this side has no page for";
+}
+
 TEST(SendHandoff, OffersAsLateAsTheTransferAllows) {
   EXPECT_TRUE(should_offer(1000, 1 << 30, {}));
   const OfferEstimate estimate{

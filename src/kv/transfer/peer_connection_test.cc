@@ -95,6 +95,14 @@ TEST_F(PeerTest, RefusesAnotherSecretModelOrLayout) {
   other.hello.block_tokens = 32;
   EXPECT_FALSE(dial(other));
   other = options_;
+  other.hello.windows = {0, 512};
+  refused = dial(other);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("page groups"), std::string::npos);
+  other = options_;
+  other.hello.layer_places = {1, 0, 0, 0};
+  EXPECT_FALSE(dial(other));
+  other = options_;
   other.hello.version_min = other.hello.version_max = 7;
   refused = dial(other);
   ASSERT_FALSE(refused);
