@@ -100,7 +100,7 @@ const HandoffShape kWindowShape{
 
 TEST(SendHandoff, SendsOfAWindowOnlyWhatIsLiveAsItsPagesBecomeKnown) {
   SendHandoff send("h", kWindowShape, {}, {}, kStart);
-  (void)send.on_admitted(prompt(12), "", {}, 0, kStart);
+  (void)send.on_admitted(prompt(12), "", "", {}, 0, kStart);
   auto actions = send.on_open(1, 1, 7, kStart);
   const auto* offer = sent<protocol::OfferFrame>(actions);
   ASSERT_NE(offer, nullptr);
@@ -137,7 +137,7 @@ TEST(SendHandoff, RefusesAGrantOfWhatHasPassed) {
   for (const std::vector<int32_t>& bad :
        {std::vector<int32_t>{0, 1}, {0}, {0, 2, 0}, {0, 4}, {-1, 2}}) {
     SendHandoff send("h", kWindowShape, {}, {}, kStart);
-    (void)send.on_admitted(prompt(12), "", tags(6), 12, kStart);
+    (void)send.on_admitted(prompt(12), "", "", tags(6), 12, kStart);
     (void)send.on_open(1, 1, 7, kStart);
     const auto actions = send.on_grant(1, {{"h", 1, 7}, bad}, kStart);
     EXPECT_NE(sent<protocol::AbortFrame>(actions), nullptr);
