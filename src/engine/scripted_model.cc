@@ -256,6 +256,7 @@ Result<Script> read_script(const std::string& path) {
     return make_error(400, "invalid_model", "The script " + path + " names no \"tokenizer\".");
   script.tokenizer = (std::filesystem::path(path).parent_path() / tokenizer).string();
   script.marker = text_or(*json, "marker", script.marker);
+  script.chat_template = text_or(*json, "chat_template", "");
   const auto number = [&](std::string_view key, double fallback) {
     const JsonValue* value = json->find(key);
     return value == nullptr ? fallback : value->as_double().value_or(fallback);

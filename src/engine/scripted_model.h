@@ -8,7 +8,8 @@
 // shows too. Layer 0 sees everything.
 //
 // The script is JSON:
-//   {"tokenizer": "model.gguf", "context_length": 4096, "step_ms": 0, "row_ms": 0, "windows": [64],
+//   {"tokenizer": "model.gguf", "chat_template": "{{ ... }}", "context_length": 4096, "step_ms": 0,
+//   "row_ms": 0, "windows": [64],
 //    "marker": "<|im_start|>assistant\n",
 //    "replies": [{"when": "text in the prompt", "reply": "what to say"}, {"reply": "otherwise"}]}
 // The reply is the first whose `when` stands in the text before the last marker; `{echo:N}` in a
@@ -41,7 +42,8 @@ struct Script {
     std::vector<int32_t> tokens = {};
     int32_t nan_at = -1;
   };
-  std::string tokenizer = {};  // path, relative to the script
+  std::string tokenizer = {};      // path, relative to the script
+  std::string chat_template = {};  // empty: the tokenizer's own
   int32_t context_length = 4096;
   int32_t step_ms = 0;
   double row_ms = 0;

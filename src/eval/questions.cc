@@ -227,6 +227,7 @@ Result<JsonValue> run_choice(Scorer& scorer, const DataOptions& options) {
     const ChoiceQuestion& item = set.items[i];
     const std::string context = shots + format_question(options.format, item.question);
     std::vector<std::string> continuations;
+    continuations.reserve(item.choices.size());
     for (const std::string& choice : item.choices)
       continuations.push_back(answer_after(context, choice));
     const auto scores = scorer.score(context, continuations);

@@ -20,8 +20,11 @@ std::string default_name(const std::string& path) {
   return name;
 }
 
-Status load_text(const weights::Checkpoint& checkpoint, ServedModel& served) {
+// `chat_template` replaces the checkpoint's own unless empty.
+Status load_text(const weights::Checkpoint& checkpoint, const std::string& chat_template,
+                 ServedModel& served) {
   TANDEM_TRY(spec, engine::tokenizer_spec_of(checkpoint));
+  if (!chat_template.empty()) spec.chat_template = chat_template;
   const std::string source = spec.chat_template;
   const std::string with_tools = spec.tool_template;
   TANDEM_TRY(tokenizer, text::Tokenizer::create(std::move(spec)));
@@ -47,7 +50,7 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
     path = script.tokenizer;
   }
   TANDEM_TRY(checkpoint, weights::Checkpoint::open(path));
-  TANDEM_CHECK(load_text(checkpoint, served));
+  TANDEM_CHECK(load_text(checkpoint, script.chat_template, served));
   served.lineage = !options.lineage.empty() ? options.lineage : engine::lineage_of(checkpoint);
   if (scripted) {
     served.lineage += "/" + options.model;

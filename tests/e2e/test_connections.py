@@ -1,4 +1,4 @@
-"""Connections, keys, signals: how clients come and go."""
+"""Connections, keys, signals: how clients come and go. Row numbers: see bugs.py."""
 
 import concurrent.futures
 import http.client
@@ -27,7 +27,7 @@ def body(**fields):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_memory_within_a_second(slow, stream):
+def test_a_client_that_leaves_frees_its_memory_within_a_second(slow, stream):  # rows 65 and 66
     before = slow.pages_used()
     if stream:
         reader = Stream(slow.url, body())
@@ -53,7 +53,7 @@ def test_streams_have_usage_only_in_the_last_chunk_and_end_with_done(slow):
 
 
 @pytest.mark.quick
-def test_expect_100_continue_is_answered_at_once(slow):
+def test_expect_100_continue_is_answered_at_once(slow):  # row 68
     parts = urllib.parse.urlsplit(slow.url)
     payload = json.dumps(body(max_tokens=1, padding="x" * (2 << 20))).encode()
     with socket.create_connection((parts.hostname, parts.port), timeout=10) as sock:
@@ -81,17 +81,17 @@ def _two_requests(url, idle):
 
 
 @pytest.mark.quick
-def test_an_idle_connection_outlives_the_usual_five_seconds(slow):
+def test_an_idle_connection_outlives_the_usual_five_seconds(slow):  # row 69
     _two_requests(slow.url, 6)
 
 
 @pytest.mark.full
-def test_an_idle_connection_lives_for_an_agents_turn(slow):
+def test_an_idle_connection_lives_for_an_agents_turn(slow):  # row 69
     _two_requests(slow.url, 80)
 
 
 @pytest.mark.quick
-def test_every_route_asks_for_the_key(launch, write_script, tmp_path):
+def test_every_route_asks_for_the_key(launch, write_script, tmp_path):  # row 71
     script = write_script(tmp_path, [{"reply": "x"}])
     server = launch("up", "up", script, "--unified", "1", "--port", "0", "--api-key", "sesame", "--kv-memory", "64M").wait_ready()
     routes = [("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("GET", "/v1/models"), ("POST", "/tokenize"),
@@ -109,7 +109,7 @@ def test_every_route_asks_for_the_key(launch, write_script, tmp_path):
 
 
 @pytest.mark.quick
-def test_sigterm_drains_running_streams(slow):
+def test_sigterm_drains_running_streams(slow):  # row 74
     with concurrent.futures.ThreadPoolExecutor() as pool:
         streams = [pool.submit(chat, slow.url, "go", stream=True, max_tokens=40) for _ in range(4)]
         wait_until(lambda: metrics(slow.url)["tandem_num_requests_running"] == 4, 10, "four streams")
@@ -145,7 +145,7 @@ def test_sigterm_of_a_worker_drains_its_running_streams(slow, role):
 
 
 @pytest.mark.quick
-def test_a_fleet_without_workers_says_so(slow):
+def test_a_fleet_without_workers_says_so(slow):  # row 75
     for process in slow.workers:
         process.kill()
     wait_until(lambda: request(slow.url, "GET", "/ready").status == 503, 5, "not ready without workers")
@@ -156,7 +156,7 @@ def test_a_fleet_without_workers_says_so(slow):
 
 
 @pytest.mark.quick
-def test_a_frozen_fleet_is_noticed(slow):
+def test_a_frozen_fleet_is_noticed(slow):  # row 75
     for process in slow.workers:
         process.signal(signal.SIGSTOP)
     wait_until(lambda: request(slow.url, "GET", "/ready").status == 503, 10, "not ready with frozen workers")

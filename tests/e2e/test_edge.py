@@ -1,4 +1,4 @@
-"""The HTTP edge: browsers, agents, limits, bursts, ends."""
+"""The HTTP edge: browsers, agents, limits, bursts, ends. Row numbers: see bugs.py."""
 
 import concurrent.futures
 import http.client
@@ -44,7 +44,7 @@ def rows(source):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("role", ["router", "worker"])
-def test_no_route_answers_without_its_key_but_the_documented_ones(launch, write_script, tmp_path, role):
+def test_no_route_answers_without_its_key_but_the_documented_ones(launch, write_script, tmp_path, role):  # row 71
     script = write_script(tmp_path, [{"reply": "x"}])
     if role == "router":
         server = launch("up", "up", script, "--unified", "1", "--port", "0", "--api-key", "sesame", "--kv-memory", "64M")
@@ -92,7 +92,7 @@ def test_chunked_bodies_are_read_and_bounded(server, launch, write_script, tmp_p
 
 
 @pytest.mark.quick
-def test_a_body_that_is_refused_is_never_waited_for(server):
+def test_a_body_that_is_refused_is_never_waited_for(server):  # row 68
     start = time.monotonic()
     for head in (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n",
                  b"POST /v1/nothing HTTP/1.1\r\nHost: x\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 200-ok\r\n"):
@@ -147,7 +147,7 @@ def health_times(url, stop):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("load", ["500 connections", "10 MB messages"])
-def test_health_answers_fast_under_load(server, load):
+def test_health_answers_fast_under_load(server, load):  # row 77
     stop = threading.Event()
     with concurrent.futures.ThreadPoolExecutor(1) as watch:
         watching = watch.submit(health_times, server.url, stop)
@@ -175,7 +175,7 @@ def test_health_answers_fast_under_load(server, load):
 
 
 @pytest.mark.quick
-def test_up_drains_its_streams_and_ends_well(launch, write_script, tmp_path):
+def test_up_drains_its_streams_and_ends_well(launch, write_script, tmp_path):  # row 74
     script = write_script(tmp_path, [{"reply": WORDS}], step_ms=20)
     server = launch("up", "up", script, "--port", "0", "--kv-memory", "64M").wait_ready()
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -192,7 +192,7 @@ def test_up_drains_its_streams_and_ends_well(launch, write_script, tmp_path):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("who", ["up", "worker"])
-def test_what_outlasts_the_drain_ends_with_an_error_frame(launch, write_script, tmp_path, who):
+def test_what_outlasts_the_drain_ends_with_an_error_frame(launch, write_script, tmp_path, who):  # row 74
     script = write_script(tmp_path, [{"reply": WORDS * 20}], step_ms=30)
     server = launch(who, who, script, "--port", "0", "--kv-memory", "64M", "--drain-timeout", "1s").wait_ready()
     with concurrent.futures.ThreadPoolExecutor() as pool:

@@ -74,6 +74,24 @@ def test_perplexity_and_divergence_of_the_real_model(binary, model, tmp_path):
     assert same["mean_kl"] < 1e-6 and same["top1_agreement"] == 1
 
 
+CHOICES = [{"question": "What is the capital of France?", "choices": ["Paris", "London", "a kind of bread"], "answer": 0},
+           {"question": "The opposite of hot is", "choices": ["cold", "umbrella", "seven hundred"], "answer": 0},
+           {"question": "Wie heißt „Haus“ auf Englisch? 😀", "choices": ["house", "mouse", "Zürich"], "answer": 0}]
+
+
+def test_choices_score_the_same_in_process_and_through_a_server(binary, model, up, tmp_path):
+    data = write_lines(tmp_path / "choices.jsonl", CHOICES)
+    results = {}
+    for name, source in (("model", ("--model", model)), ("url", ("--url", up.url))):
+        done = tmp_path / f"{name}.done"
+        got = summary(run(binary, "eval", "choice", data, *source, "--resume", done))
+        assert got["items"] == 3 and got["accuracy_interval_95"][0] <= got["accuracy"] <= got["accuracy_interval_95"][1]
+        items = [json.loads(line) for line in done.read_text().splitlines()[1:]]
+        results[name] = [item["result"]["logprobs"] for item in sorted(items, key=lambda item: item["item"])]
+    for ours, theirs in zip(results["model"], results["url"]):
+        assert ours == pytest.approx(theirs, abs=1e-3)
+
+
 def test_answers_are_the_same_in_process_and_through_a_server(binary, model, up, tmp_path):
     data = write_lines(tmp_path / "q.jsonl", [{"question": f"What is {i} plus {i}?", "answer": f"#### {2 * i}"} for i in range(4)])
     for chat in ((), ("--chat",)):
