@@ -135,6 +135,7 @@ Result<Turn> ask(const ChatOptions& options, const net::Url& url, const std::str
   request.method = "POST";
   request.host = url.host;
   request.port = url.port;
+  request.tls = url.tls;
   request.target = url.base + "/v1/chat/completions";
   request.headers = {{"Content-Type", "application/json"},
                      {"x-session-affinity", session},

@@ -15,6 +15,7 @@ using Arguments = std::vector<std::string>;
 int run_up(const Arguments& arguments);
 int run_worker(const Arguments& arguments);
 int run_router(const Arguments& arguments);
+int run_pull(const Arguments& arguments);
 int run_chat(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
 int run_eval(const Arguments& arguments);

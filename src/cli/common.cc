@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "cli/commands.h"
+#include "hub/model_name.h"
 #include "observe/log.h"
 
 namespace tandem::cli {
@@ -19,10 +20,21 @@ int report(const Error& error) {
   return error.code == "invalid_option" || error.code == "invalid_config" ? 2 : 1;
 }
 
+WorkerFlags::WorkerFlags() : models_directory(hub::default_models_directory()) {}
+
+Status WorkerFlags::find_model() {
+  TANDEM_TRY(found, hub::find_model(model, models_directory));
+  model = std::move(found.path);
+  if (name.empty()) name = std::move(found.name);
+  return {};
+}
+
 void WorkerFlags::declare(config::Options& options, bool model_required) {
-  options.positional(model, "MODEL",
-                     "path of a GGUF file, or scripted:FILE (a script that answers, for tests)",
-                     model_required);
+  options.positional(
+      model, "MODEL",
+      "path of a GGUF file or of a Hugging Face directory, ORG/NAME[:FILE] of a pulled "
+      "model, or scripted:FILE (a script that answers, for tests)",
+      model_required);
   options.value(name, "served-model-name", "NAME", "id in /v1/models; else the file's name");
   options.choice(numerics, "numerics", {"fast", "exact"},
                  "fast: quantized activations, BF16 KV; exact: float32, for references");
@@ -43,6 +55,8 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
       "source revision of the weights, for the identity of cached KV; else the file's digest");
   options.choice(pooling, "embedding-pooling", {"mean", "last"},
                  "how the tokens' states become one vector, unless a request says");
+  options.value(models_directory, "models-dir", "DIR",
+                "where `tandem pull` keeps models; also TANDEM_MODELS in the environment");
   options.value(drain, "drain-timeout", "TIME",
                 "how long running requests may go on after SIGTERM");
   options.choice(log_level, "log-level", {"debug", "info", "warning", "error", "off"},

@@ -23,10 +23,14 @@ struct WorkerFlags {
   int32_t steps_in_flight = 1;
   std::string lineage;
   std::string pooling = "mean";
+  std::string models_directory;
   Duration drain = std::chrono::seconds(30);
   std::string log_level = "info";
 
+  WorkerFlags();
   void declare(config::Options& options, bool model_required = true);
+  // Turns ORG/NAME[:FILE] into a path, and into the served name when none was given.
+  Status find_model();
   // The same options as words for a child process (model and numbers of this worker are the
   // caller's).
   std::vector<std::string> words() const;

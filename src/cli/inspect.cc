@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "config/options.h"
 #include "engine/tokenizer_source.h"
+#include "hub/model_name.h"
 #include "model/registry.h"
 #include "ops/page_layout.h"
 #include "weights/checkpoint.h"
@@ -65,7 +66,9 @@ int run_inspect(const Arguments& arguments) {
                           "Shows what is in a model file, and the memory that serving it takes.");
   std::string path;
   bool tensors = false;
-  options.positional(path, "MODEL", "path of a GGUF file or of a Hugging Face directory");
+  options.positional(
+      path, "MODEL",
+      "path of a GGUF file or of a Hugging Face directory, or ORG/NAME[:FILE] of a pulled model");
   options.flag(tensors, "tensors", "lists every tensor");
   options.example("tandem inspect models/smollm2-135m-instruct.Q4_1.gguf");
   auto parsed = options.parse(arguments);
@@ -74,6 +77,9 @@ int run_inspect(const Arguments& arguments) {
     std::fputs(parsed->help->c_str(), stdout);
     return 0;
   }
+  auto found = hub::find_model(path, hub::default_models_directory());
+  if (!found) return report(found.error());
+  path = found->path;
   auto checkpoint = weights::Checkpoint::open(path);
   if (!checkpoint) return report(checkpoint.error());
   std::printf("file             %s, %s\n", path.c_str(),

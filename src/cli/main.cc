@@ -21,6 +21,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"up", "serves a model on this machine: router, prefill and decode workers", run_up},
+    {"pull", "brings a model from a Hugging Face hub", run_pull},
     {"chat", "talks to a server in the terminal", run_chat},
     {"worker", "runs one prefill, decode or unified worker", run_worker},
     {"router", "runs the router in front of workers", run_router},

@@ -103,7 +103,7 @@ int run_up(const Arguments& arguments) {
   int32_t unified = 0;
   std::vector<std::string> model_texts;
   flags.declare(options, false);
-  options.list(model_texts, "model", "[NAME=]PATH",
+  options.list(model_texts, "model", "[NAME=]MODEL",
                "further models, each with workers of its own; requests choose by name");
   router_flags.declare(options);
   options.value(prefill, "prefill", "N",
@@ -127,6 +127,12 @@ int run_up(const Arguments& arguments) {
   for (const std::string& text : model_texts) models.push_back(parse_model(text));
   if (models.empty())
     return report(Error{400, "invalid_option", "MODEL is missing (see tandem up --help)"});
+  for (ModelChoice& choice : models) {
+    flags.model = choice.path;
+    flags.name = choice.name;
+    if (Status found = flags.find_model(); !found) return report(found.error());
+    choice = {flags.name, flags.model};
+  }
   if (prefill < 0) prefill = unified > 0 ? 0 : 1;
   if (decode < 0) decode = unified > 0 ? 0 : 1;
   if (unified == 0 && (prefill == 0 || decode == 0)) {

@@ -76,6 +76,7 @@ int run_worker(const Arguments& arguments) {
     if (worker == nullptr) _exit(130);  // it still loads: nothing to end with care
     worker->shut_down();
   });
+  if (Status found = flags.find_model(); !found) return report(found.error());
   auto made = flags.worker_options();
   if (!made) return report(made.error());
   made->role = *worker::parse_role(role);

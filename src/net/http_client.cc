@@ -112,7 +112,7 @@ class Call final : public ClientCall {
       : pool_(std::move(pool)),
         request_(std::move(request)),
         timeouts_(timeouts),
-        origin_(request_.host + ":" + std::to_string(request_.port)),
+        origin_((request_.tls ? "tls " : "") + request_.host + ":" + std::to_string(request_.port)),
         parser_(MessageParser::Kind::kResponse, {}),
         connected_(pool_->reactor) {}
 
@@ -211,8 +211,9 @@ class Call final : public ClientCall {
     std::string text = request_.method + " " + request_.target + " HTTP/1.1\r\n";
     if (request_.headers.count("host") == 0) {
       const bool v6 = request_.host.find(':') != std::string::npos;
-      text += "Host: " + (v6 ? "[" + request_.host + "]" : request_.host) + ":" +
-              std::to_string(request_.port) + "\r\n";
+      text += "Host: " + (v6 ? "[" + request_.host + "]" : request_.host);
+      if (request_.port != (request_.tls ? 443 : 80)) text += ":" + std::to_string(request_.port);
+      text += "\r\n";
     }
     for (const auto& [name, value] : request_.headers) {
       if (equal_ignoring_case(name, "content-length") ||
@@ -229,11 +230,12 @@ class Call final : public ClientCall {
 
   asio::awaitable<Status> connect() {
     std::optional<Result<std::unique_ptr<Stream>>> outcome;
-    cancel_connect_ = connect_tcp(pool_->reactor, request_.host, request_.port, timeouts_.connect,
-                                  [&outcome, this](Result<std::unique_ptr<Stream>> result) {
-                                    outcome = std::move(result);
-                                    connected_.notify();
-                                  });
+    const auto connect_to = request_.tls ? connect_tls : connect_tcp;
+    cancel_connect_ = connect_to(pool_->reactor, request_.host, request_.port, timeouts_.connect,
+                                 [&outcome, this](Result<std::unique_ptr<Stream>> result) {
+                                   outcome = std::move(result);
+                                   connected_.notify();
+                                 });
     while (!outcome) co_await connected_.wait();
     cancel_connect_ = nullptr;
     if (cancelled_) co_return cancelled_error();
@@ -328,7 +330,8 @@ std::unique_ptr<ClientCall> HttpClient::call(ClientRequest request, ClientTimeou
 }
 
 void HttpClient::drop_idle(const std::string& host, uint16_t port) {
-  impl_->drop(host + ":" + std::to_string(port));
+  for (const char* const scheme : {"", "tls "})
+    impl_->drop(scheme + host + ":" + std::to_string(port));
 }
 
 size_t HttpClient::idle_connections() const { return impl_->size(); }

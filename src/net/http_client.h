@@ -25,12 +25,13 @@
 
 namespace tandem::net {
 
-// "http://host:port/base" taken apart; port defaults to 80, base has no trailing '/'. TLS origins
-// are refused (error 400): there is no TLS here yet.
+// "http://host:port/base" or "https://..." taken apart; port defaults to 80 or 443, base has no
+// trailing '/'. Errors: 400 "bad_url".
 struct Url {
   std::string host;
   uint16_t port = 80;
   std::string base;
+  bool tls = false;
   std::string origin() const;  // "http://host:port"
 };
 Result<Url> parse_url(std::string_view text);
@@ -39,6 +40,7 @@ struct ClientRequest {
   std::string method = "GET";
   std::string host;
   uint16_t port = 80;
+  bool tls = false;
   std::string target = "/";
   Headers headers;  // Host and Content-Length are added
   std::string body;
@@ -62,7 +64,7 @@ struct ClientHead {
 
 // Error codes of a call: "connect_refused" (nobody listens), "connect_failed", "connect_timeout",
 // "head_timeout", "body_timeout", "connection_lost" (closed before the answer's end),
-// "bad_response", "cancelled".
+// "bad_response", "cancelled", "tls_failed".
 class ClientCall {
  public:
   virtual ~ClientCall() = default;  // an unfinished call closes its connection

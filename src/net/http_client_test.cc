@@ -332,9 +332,12 @@ TEST(Url, ParsesAndRefuses) {
   EXPECT_EQ(url->base, "/v1");
   EXPECT_EQ(url->origin(), "http://127.0.0.1:8080");
   EXPECT_EQ(parse_url("host")->port, 80);
+  EXPECT_EQ(parse_url("https://host/x")->port, 443);
+  EXPECT_TRUE(parse_url("https://host:8443")->tls);
+  EXPECT_EQ(parse_url("https://host")->origin(), "https://host:443");
   EXPECT_EQ(parse_url("http://[::1]:9")->host, "::1");
   EXPECT_EQ(parse_url("http://[::1]:9")->origin(), "http://[::1]:9");
-  for (const char* bad : {"", "http://", "https://x", "http://x:0", "http://x:65536", "http://x:y",
+  for (const char* bad : {"", "http://", "http://x:0", "http://x:65536", "http://x:y",
                           "http://x:", "http://a b", "http://u@h"}) {
     EXPECT_FALSE(parse_url(bad)) << bad;
   }

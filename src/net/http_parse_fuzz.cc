@@ -18,8 +18,24 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
+// What no later reader may be able to take otherwise.
+void check_request(tandem::net::MessageParser& parser) {
+  const auto has_control = [](std::string_view text) {
+    return std::any_of(text.begin(), text.end(), [](char c) {
+      return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f;
+    });
+  };
+  for (const auto& [name, value] : parser.headers()) {
+    if (name.empty() || has_control(name) || has_control(value)) std::abort();
+  }
+  if (has_control(parser.target())) std::abort();
+  const size_t lengths = parser.headers().count("content-length");
+  const size_t codings = parser.headers().count("transfer-encoding");
+  if (lengths + codings > 1) std::abort();
+}
+
 Outcome parse(tandem::net::MessageParser::Kind kind, std::string_view bytes, size_t piece) {
-  const tandem::net::MessageParser::Limits limits{4096, 8192, 32};
+  const tandem::net::MessageParser::Limits limits{4096, 8192, 32, 1024};
   tandem::net::MessageParser parser(kind, limits);
   size_t at = 0;
   size_t end = 0;
@@ -39,6 +55,9 @@ Outcome parse(tandem::net::MessageParser::Kind kind, std::string_view bytes, siz
       kind == tandem::net::MessageParser::Kind::kRequest && !parser.error())
     std::abort();
   if (parser.headers().size() > limits.header_fields) std::abort();
+  if (kind == tandem::net::MessageParser::Kind::kRequest && parser.head_complete() &&
+      !parser.error())
+    check_request(parser);
   Outcome outcome;
   outcome.complete = parser.complete();
   outcome.failed = parser.error().has_value();

@@ -1,5 +1,5 @@
 // Stream: a connected byte stream without blocking calls, so that HTTP is compiled once for any
-// transport. TCP is in tcp.cc; TLS would be another class here. Used by net's own sources and by
+// transport. TCP is in tcp.cc, TLS for clients in tls.cc. Used by net's own sources and by
 // tests.
 #pragma once
 
@@ -53,6 +53,10 @@ Result<std::unique_ptr<Listener>> listen_tcp(Reactor& reactor, const std::string
 // function cancels; it is harmless later. `action` runs exactly once, never inside this call.
 using ConnectAction = std::function<void(Result<std::unique_ptr<Stream>>)>;
 std::function<void()> connect_tcp(Reactor& reactor, const std::string& host, uint16_t port,
+                                  Duration limit, ConnectAction action);
+// The same with TLS on top: the certificate must be good and name `host`. Errors also: 502
+// "tls_failed".
+std::function<void()> connect_tls(Reactor& reactor, const std::string& host, uint16_t port,
                                   Duration limit, ConnectAction action);
 
 }  // namespace tandem::net

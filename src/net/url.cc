@@ -3,18 +3,20 @@
 namespace tandem::net {
 
 std::string Url::origin() const {
-  return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
+  return std::string(tls ? "https" : "http") + "://" +
+         (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
          std::to_string(port);
 }
 
 Result<Url> parse_url(std::string_view text) {
   const std::string whole(text);
-  if (text.starts_with("https://")) {
-    return make_error(400, "bad_url",
-                      "'" + whole + "' needs TLS, which is not supported yet; use http://");
-  }
-  if (text.starts_with("http://")) text.remove_prefix(7);
   Url url;
+  if (text.starts_with("https://")) {
+    url.tls = true;
+    text.remove_prefix(8);
+  } else if (text.starts_with("http://")) {
+    text.remove_prefix(7);
+  }
   const size_t slash = text.find('/');
   if (slash != std::string_view::npos) {
     url.base = text.substr(slash);
@@ -39,7 +41,7 @@ Result<Url> parse_url(std::string_view text) {
     if (colon != std::string_view::npos && port.empty()) return bad();
   }
   if (url.host.empty() || url.host.find_first_of(" \t\r\n@?#") != std::string::npos) return bad();
-  uint32_t number = port.empty() ? 80 : 0;
+  uint32_t number = port.empty() ? (url.tls ? 443 : 80) : 0;
   for (const char c : port) {
     if (c < '0' || c > '9' || number > 65535) return bad();
     number = number * 10 + static_cast<uint32_t>(c - '0');

@@ -213,6 +213,7 @@ net::ClientRequest RequestRun::leg_request(const Decision& decision) const {
   made.method = "POST";
   made.host = url.host;
   made.port = url.port;
+  made.tls = url.tls;
   made.target = url.base + request_.path;
   for (const auto& [name, value] : request_.headers) {
     if (forwarded(name, request_.headers)) made.headers.add(name, value);

@@ -133,6 +133,7 @@ net::asio::awaitable<Result<net::WholeResponse>> WorkerRegistry::get(WorkerId id
   net::ClientRequest request;
   request.host = worker.url.host;
   request.port = worker.url.port;
+  request.tls = worker.url.tls;
   request.target = worker.url.base + path;
   if (!options_.secret.empty()) request.headers.add("x-tandem-auth", options_.secret);
   return net::fetch(client_, std::move(request), {limit, limit, limit}, max_bytes);
