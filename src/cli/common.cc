@@ -53,6 +53,8 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
   options.value(
       lineage, "kv-lineage", "ID",
       "source revision of the weights, for the identity of cached KV; else the file's digest");
+  options.list(adapters, "adapter", "NAME=PATH",
+               "LoRA adapters (PEFT directories or GGUF files), each served under its name");
   options.choice(pooling, "embedding-pooling", {"mean", "last"},
                  "how the tokens' states become one vector, unless a request says");
   options.value(models_directory, "models-dir", "DIR",
@@ -86,6 +88,10 @@ std::vector<std::string> WorkerFlags::words() const {
       std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(drain).count()) + "ms",
       "--log-level",
       log_level};
+  if (!adapters.empty()) {
+    out.push_back("--adapter");
+    out.insert(out.end(), adapters.begin(), adapters.end());
+  }
   if (!name.empty()) out.insert(out.end(), {"--served-model-name", name});
   if (!lineage.empty()) out.insert(out.end(), {"--kv-lineage", lineage});
   return out;
@@ -103,6 +109,12 @@ Result<worker::WorkerOptions> WorkerFlags::worker_options() const {
       threads > 0 ? threads
                   : static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
   options.model.lineage = lineage;
+  for (const std::string& text : adapters) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+      return make_error(400, "invalid_option", "--adapter: \"" + text + "\" is not NAME=PATH.");
+    options.model.adapters.push_back({text.substr(0, equals), text.substr(equals + 1)});
+  }
   options.kv_bytes = kv_memory.value;
   options.block_tokens = block_tokens;
   options.prefill_chunk = prefill_chunk;

@@ -24,6 +24,7 @@ struct WorkerFlags {
   std::string lineage;
   std::string pooling = "mean";
   std::string models_directory;
+  std::vector<std::string> adapters;  // NAME=PATH
   Duration drain = std::chrono::seconds(30);
   std::string log_level = "info";
 

@@ -25,6 +25,7 @@ struct Pool {
 struct ModelChoice {
   std::string name;  // empty: the worker's default, the file's name
   std::string path;
+  std::vector<std::string> adapters = {};  // NAME=PATH
 };
 
 // "NAME=PATH" or "PATH".
@@ -32,8 +33,29 @@ ModelChoice parse_model(const std::string& text) {
   const size_t equals = text.find('=');
   const bool named = equals != std::string::npos && equals > 0 &&
                      text.find_first_of("/:") > equals;  // else the sign is part of a path
-  return named ? ModelChoice{text.substr(0, equals), text.substr(equals + 1)}
-               : ModelChoice{"", text};
+  return named ? ModelChoice{.name = text.substr(0, equals), .path = text.substr(equals + 1)}
+               : ModelChoice{.name = "", .path = text};
+}
+
+// Gives each "NAME=PATH", or "MODEL:NAME=PATH" when there are several models, to its model.
+Status share_adapters(const std::vector<std::string>& adapters, std::vector<ModelChoice>& models) {
+  for (const std::string& text : adapters) {
+    if (models.size() == 1) {
+      models.front().adapters.push_back(text);
+      continue;
+    }
+    const size_t colon = text.substr(0, text.find('=')).rfind(':');
+    const std::string name = colon == std::string::npos ? "" : text.substr(0, colon);
+    const auto found = std::ranges::find(models, name, &ModelChoice::name);
+    if (name.empty() || found == models.end()) {
+      return make_error(400, "invalid_option",
+                        "--adapter: with several models it is MODEL:NAME=PATH, MODEL being a name "
+                        "given by --model MODEL=...; \"" +
+                            text + "\" is not.");
+    }
+    found->adapters.push_back(text.substr(colon + 1));
+  }
+  return {};
 }
 
 // One worker process to be.
@@ -54,6 +76,7 @@ std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
   for (size_t model = 0; model < models.size(); ++model) {
     flags.model = models[model].path;
     flags.name = models[model].name;
+    flags.adapters = models[model].adapters;
     const std::string prefix = models.size() > 1 ? std::to_string(model) + "-" : "";
     for (const Pool& pool : pools) {
       for (int32_t i = 0; i < pool.count; ++i) {
@@ -123,7 +146,7 @@ int run_up(const Arguments& arguments) {
     return 0;
   }
   std::vector<ModelChoice> models;
-  if (!flags.model.empty()) models.push_back({flags.name, flags.model});
+  if (!flags.model.empty()) models.push_back({.name = flags.name, .path = flags.model});
   for (const std::string& text : model_texts) models.push_back(parse_model(text));
   if (models.empty())
     return report(Error{400, "invalid_option", "MODEL is missing (see tandem up --help)"});
@@ -131,8 +154,10 @@ int run_up(const Arguments& arguments) {
     flags.model = choice.path;
     flags.name = choice.name;
     if (Status found = flags.find_model(); !found) return report(found.error());
-    choice = {flags.name, flags.model};
+    choice = {.name = flags.name, .path = flags.model};
   }
+  if (Status shared = share_adapters(flags.adapters, models); !shared)
+    return report(shared.error());
   if (prefill < 0) prefill = unified > 0 ? 0 : 1;
   if (decode < 0) decode = unified > 0 ? 0 : 1;
   if (unified == 0 && (prefill == 0 || decode == 0)) {

@@ -1,5 +1,6 @@
 // The routes that run the model: requests become one or several runs of the engine, their events
 // one answer.
+#include <algorithm>
 #include <ctime>
 #include <utility>
 
@@ -39,9 +40,11 @@ Result<Worker::Routes::Prepared> Worker::Routes::prepare(api::Endpoint endpoint,
   Prepared out;
   out.asked = std::move(parsed);
   const api::ApiRequest& asked = out.asked;
-  if (asked.envelope) {
-    out.context = asked.envelope->context;
-  } else if (asked.model != "default" && asked.model != worker.served_.name) {
+  const auto& adapters = worker.served_.adapters;
+  if (std::binary_search(adapters.begin(), adapters.end(), asked.model)) out.adapter = asked.model;
+  if (asked.envelope) out.context = asked.envelope->context;
+  if (!asked.envelope && out.adapter.empty() && asked.model != "default" &&
+      asked.model != worker.served_.name) {
     return tl::unexpected(api::model_not_found(asked.model));
   }
   const auto* chat_template =
@@ -68,6 +71,7 @@ protocol::GenerateRequest Worker::Routes::generate_request(Prepared& prepared, s
   protocol::GenerateRequest made;
   made.context = prepared.context;
   made.prompt = std::move(prepared.prompts[prompt]);
+  made.adapter = prepared.adapter;
   made.sampling = prepared.asked.sampling;
   made.leg = leg_of(prepared.asked);
   if (prepared.asked.envelope) made.handoff = prepared.asked.envelope->handoff;
@@ -163,7 +167,7 @@ api::ReplyContext Worker::Routes::reply_context(const Prepared& prepared) const 
   api::ReplyContext made;
   made.id = (chat ? "chatcmpl-" : "cmpl-") + prepared.context.request_id;
   made.created = std::time(nullptr);
-  made.model = worker.served_.name;
+  made.model = prepared.adapter.empty() ? worker.served_.name : prepared.adapter;
   made.fingerprint = worker.fingerprint_;
   for (const auto& prompt : prepared.prompts)
     made.prompt_tokens.push_back(static_cast<int64_t>(prompt.size()));

@@ -97,7 +97,10 @@ awaitable<void> Worker::Routes::tokenizer(Request&, Responder& responder) {
 }
 
 awaitable<void> Worker::Routes::models(Request&, Responder& responder) {
-  const api::ModelEntry entries[] = {{worker.served_.name, worker.engine_->context_length(), ""}};
+  const int32_t context = worker.engine_->context_length();
+  std::vector<api::ModelEntry> entries = {{worker.served_.name, context, ""}};
+  for (const std::string& adapter : worker.served_.adapters)
+    entries.push_back({adapter, context, worker.served_.name});
   co_await send_json(responder, 200, api::models_body(entries, std::time(nullptr)));
 }
 
@@ -106,6 +109,10 @@ awaitable<void> Worker::Routes::info(Request&, Responder& responder) {
   model.set("id", JsonValue::string(worker.served_.name));
   model.set("context_length", JsonValue::integer(worker.engine_->context_length()));
   model.set("lineage", JsonValue::string(worker.served_.lineage));
+  JsonValue adapters = JsonValue::array();
+  for (const std::string& adapter : worker.served_.adapters)
+    adapters.push_back(JsonValue::string(adapter));
+  model.set("adapters", std::move(adapters));
   JsonValue out = JsonValue::object();
   out.set("version", JsonValue::integer(1));
   out.set("role", JsonValue::string(std::string(role_name(worker.options_.role))));

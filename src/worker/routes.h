@@ -31,6 +31,7 @@ struct Worker::Routes {
   static net::RouteMatch<Row> match(const Request& request);
   // A request that was read and found good.
   struct Prepared {
+    std::string adapter;  // empty: the model itself
     api::ApiRequest asked;
     protocol::RequestContext context;
     std::vector<std::vector<int32_t>> prompts;

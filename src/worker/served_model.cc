@@ -1,5 +1,6 @@
 #include "worker/served_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -36,6 +37,23 @@ Status load_text(const weights::Checkpoint& checkpoint, const std::string& chat_
   return {};
 }
 
+// The lineage gets each adapter's name and digest: workers whose adapters differ never share KV.
+Status load_adapters(std::vector<AdapterSource> adapters, ServedModel& served) {
+  std::sort(adapters.begin(), adapters.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (const AdapterSource& adapter : adapters) {
+    if (adapter.name == served.name) {
+      return make_error(400, "adapter_exists",
+                        "The adapter \"" + adapter.name + "\" has the model's own name.");
+    }
+    TANDEM_CHECK(served.model->load_adapter(adapter.name, adapter.path));
+    TANDEM_TRY(file, weights::Checkpoint::open(adapter.path));
+    served.lineage += "/" + adapter.name + "=" + engine::lineage_of(file);
+    served.adapters.push_back(adapter.name);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ServedModel> load_served_model(const ServedModelOptions& options) {
@@ -58,6 +76,7 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
         options.prefill_chunk > 0 ? options.prefill_chunk : script.context_length;
     served.model = engine::make_scripted_model(std::move(script), served.tokenizer,
                                                served.prefill_chunk + options.max_sequences);
+    TANDEM_CHECK(load_adapters(options.adapters, served));
     return served;
   }
   TANDEM_TRY(config, model::read_model_config(checkpoint));
@@ -72,6 +91,7 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
     return make_error(400, "invalid_model",
                       "The tokenizer has more tokens than the model's embedding has rows.");
   }
+  TANDEM_CHECK(load_adapters(options.adapters, served));
   return served;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "model/model.h"
@@ -11,6 +12,11 @@
 #include "text/tokenizer.h"
 
 namespace tandem::worker {
+
+struct AdapterSource {
+  std::string name;  // served name
+  std::string path;  // a PEFT directory or a GGUF adapter
+};
 
 struct ServedModelOptions {
   std::string model;  // path of a GGUF, or "scripted:FILE"
@@ -20,6 +26,7 @@ struct ServedModelOptions {
   int32_t prefill_chunk = 256;  // 0: as long as the model's context
   int32_t max_sequences = 64;
   std::string lineage;  // empty: the file's digest
+  std::vector<AdapterSource> adapters;
 };
 
 struct ServedModel {
@@ -27,8 +34,9 @@ struct ServedModel {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::optional<text::ChatTemplate> chat_template;
   std::string name;
-  std::string lineage;
-  int32_t prefill_chunk = 0;  // never 0 here
+  std::string lineage;                // with the adapters' digests: their KV is theirs alone
+  std::vector<std::string> adapters;  // names, sorted
+  int32_t prefill_chunk = 0;          // never 0 here
 };
 
 Result<ServedModel> load_served_model(const ServedModelOptions& options);

@@ -1,5 +1,9 @@
 """Several models in one deployment."""
 
+import json
+import random
+import struct
+
 import pytest
 
 from servers import SECRET, chat, metrics, request, wait_until
@@ -71,3 +75,53 @@ def test_a_router_learns_the_models_from_its_workers(launch, write_script, tmp_p
     assert named(router.url, "second").status == 200
     mixed = launch("mixed", "router", "--unified", workers[1].url, odd.url, "--port", "0", env=env)
     wait_until(lambda: "another model under the name" in mixed.log() or "--block-tokens" in mixed.log(), 10, mixed.log)
+
+
+def write_adapter(folder, layers=30, hidden=576, rank=4, seed=3):
+    """A PEFT adapter of the queries' projections of every layer, strong enough to be heard."""
+    folder.mkdir()
+    chosen = random.Random(seed)
+    header, data = {}, b""
+    for layer in range(layers):
+        for part, shape in (("A", (rank, hidden)), ("B", (hidden, rank))):
+            values = struct.pack(f"<{rank * hidden}f", *(chosen.uniform(-0.2, 0.2) for _ in range(rank * hidden)))
+            name = f"base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{part}.weight"
+            header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + len(values)]}
+            data += values
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "r": rank, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none"}))
+    return folder
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("workers", [["--unified", "1"], []], ids=["unified", "pair"])
+def test_adapters_are_models_of_their_own(launch, model, tmp_path, workers):
+    adapter = write_adapter(tmp_path / "polite")
+    server = launch("up", "up", model, "--served-model-name", "base", "--adapter", f"polite={adapter}", *workers, "--port", "0",
+                    "--kv-memory", "64M").wait_ready()
+    listed = {entry["id"]: entry.get("parent") for entry in request(server.url, "GET", "/v1/models").json()["data"]}
+    assert listed == {"base": None, "polite": "base"}
+    question = "Tell me a story about a lighthouse keeper and the sea. " * 3
+
+    def answer(name):
+        reply = named(server.url, name, question, temperature=0, max_tokens=24)
+        assert reply.status == 200, reply.body
+        assert reply.json()["model"] == ("base" if name == "default" else name)
+        return reply.json()
+
+    first = answer("base")["choices"][0]["message"]["content"]
+    polite = answer("polite")
+    assert polite["choices"][0]["message"]["content"] != first
+    assert polite["usage"]["prompt_tokens_details"]["cached_tokens"] == 0, "the base model's KV is not the adapter's"
+    assert answer("polite")["choices"] == polite["choices"]
+    assert answer("default")["choices"][0]["message"]["content"] == first
+    assert named(server.url, "rude").status == 404
+
+
+@pytest.mark.quick
+def test_an_adapter_that_is_none_is_named(launch, model, tmp_path):
+    server = launch("up", "up", model, "--adapter", f"x={tmp_path}/none", "--unified", "1", "--port", "0")
+    assert server.process.wait(60) == 1 and "none" in server.log()
