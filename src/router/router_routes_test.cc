@@ -247,7 +247,7 @@ TEST(RouterStart, NamesWhatIsWrong) {
   net::Reactor reactor;
   EXPECT_EQ(Router(reactor, {}).start().error().code, "no_workers");
   RouterOptions options;
-  options.workers = {{"https://x", WorkerRole::kUnified}};
+  options.workers = {{"http://x:y", WorkerRole::kUnified}};
   EXPECT_EQ(Router(reactor, options).start().error().code, "bad_url");
 }
 
