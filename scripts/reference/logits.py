@@ -1,13 +1,13 @@
 """Makes golden logits: runs a GGUF through transformers in float32 and keeps a sample of every position.
 
-    python logits.py MODEL.gguf TOKENS.i32 OUT.golden [--full OUT.f32]
+    python logits.py MODEL.gguf TOKENS.i32 OUT.golden [--samples N] [--full OUT.f32]
 
 TOKENS.i32 holds little-endian int32 ids. OUT.golden (layout below) is read by src/model/golden_test.cc; OUT.json
 beside it says which versions made it and from which bytes. --full also writes every logit, for a complete comparison.
 
 Golden file, little-endian: "TGL1", int32 positions, int32 vocab, int32 samples, int32 tokens[positions], then per
 position: float32 largest |logit|, float32 log-sum-exp, samples x (int32 index, float32 logit). The samples are the
-eight largest logits and pseudo-random others.
+eight largest logits (at most half of them) and pseudo-random others.
 """
 
 import argparse
@@ -42,15 +42,15 @@ def reference_logits(path, tokens):
         return model(torch.tensor(tokens, dtype=torch.long)[None]).logits[0].float().numpy()
 
 
-def write_golden(path, tokens, logits):
+def write_golden(path, tokens, logits, samples):
     positions, vocab = logits.shape
     random = np.random.Generator(np.random.PCG64(7))
     with open(path, "wb") as out:
-        out.write(b"TGL1" + struct.pack("<iii", positions, vocab, SAMPLES))
+        out.write(b"TGL1" + struct.pack("<iii", positions, vocab, samples))
         out.write(np.asarray(tokens, dtype="<i4").tobytes())
         for row in logits:
-            top = np.argsort(-row, kind="stable")[:TOP]
-            indices = np.concatenate([top, random.integers(0, vocab, SAMPLES - TOP)])
+            top = np.argsort(-row, kind="stable")[:min(TOP, samples // 2)]
+            indices = np.concatenate([top, random.integers(0, vocab, samples - len(top))])
             wide = row.astype(np.float64)
             log_sum_exp = wide.max() + np.log(np.exp(wide - wide.max()).sum())
             out.write(struct.pack("<ff", np.abs(row).max(), log_sum_exp))
@@ -63,11 +63,12 @@ def main():
     parser.add_argument("model")
     parser.add_argument("tokens")
     parser.add_argument("golden")
+    parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--full")
     arguments = parser.parse_args()
     tokens = np.fromfile(arguments.tokens, dtype="<i4").tolist()
     logits = reference_logits(arguments.model, tokens)
-    write_golden(arguments.golden, tokens, logits)
+    write_golden(arguments.golden, tokens, logits, arguments.samples)
     if arguments.full:
         logits.astype("<f4").tofile(arguments.full)
     facts = {

@@ -155,8 +155,11 @@ Result<std::unique_ptr<Generator>> make_local_generator(LoadedModel loaded, size
                                                         int32_t prefill_chunk,
                                                         int32_t max_sequences) {
   const ops::PageLayout layout = loaded.model->page_layout(kBlockTokens);
+  const std::vector<model::PageGroup> groups = loaded.model->page_groups();
   TANDEM_TRY(budget, model::plan_memory(loaded.model->memory(), layout, kv_bytes,
-                                        int64_t{4} * kBlockTokens));
+                                        {.groups = groups,
+                                         .pass_tokens = prefill_chunk,
+                                         .min_tokens = int64_t{4} * kBlockTokens}));
   const size_t stride = budget.page_stride;
   auto pages = ops::allocate_aligned(stride * static_cast<size_t>(budget.pages));
   if (!pages) return make_error(500, "out_of_memory", "There is no memory for KV pages.");

@@ -1,7 +1,7 @@
 #include "model/batch_check.h"
 
-#include "model/page_groups.h"
 #include "ops/operators.h"
+#include "protocol/page_window.h"
 
 namespace tandem::model {
 namespace {
@@ -15,7 +15,8 @@ Status check_pages(const ops::SequenceRows& sequence, int64_t end, const ops::Pa
   if (sequence.pages.size() < static_cast<size_t>(blocks) * groups.size())
     return internal_error("a sequence has too few pages for its positions");
   for (size_t g = 0; g < groups.size(); ++g) {
-    const int32_t first = first_visible(sequence.first_position, groups[g].window) / block_tokens;
+    const int64_t first =
+        protocol::first_live_block(groups[g].window, sequence.first_position, block_tokens);
     for (int64_t block = first; block < blocks; ++block) {
       const int32_t page = sequence.pages[static_cast<size_t>(block) * groups.size() + g];
       if (page < 0 || page >= pages.page_count)

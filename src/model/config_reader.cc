@@ -180,7 +180,7 @@ Result<std::optional<ConfigReader>> ConfigReader::child(std::string_view key) co
 
 Status ConfigReader::finish() const {
   for (const auto& [key, value] : facts_.members()) {
-    if (read_.contains(key) || says_nothing(value)) continue;
+    if (read_.contains(key) || key.starts_with('_') || says_nothing(value)) continue;
     return unsupported_model("the model's configuration has a key that is not supported here: " +
                              name(std::string_view(key).substr(0, 128)));
   }

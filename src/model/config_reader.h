@@ -57,8 +57,8 @@ class ConfigReader {
 
   // Marks a key as one that changes nothing here.
   void ignore(std::string_view key) const { read_.emplace(key); }
-  // Error 400 "unsupported_model" naming a key that was neither read nor ignored and says more than
-  // null, false, 0 or nothing.
+  // Error 400 "unsupported_model" naming a key that was neither read nor ignored, does not start
+  // with an underscore, and says more than null, false, 0 or nothing.
   Status finish() const;
 
   std::string name(std::string_view key) const { return prefix_ + std::string(key); }

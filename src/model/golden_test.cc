@@ -122,6 +122,17 @@ TEST(GoldenLogits, SmolLm2MatchesTransformersAtEveryPositionAndInstructionSet) {
   for (const std::string& isa : machine_isas()) check(smollm2_path(), golden, isa, 128);
 }
 
+// 1200 positions: more than two windows of 512.
+TEST(GoldenLogits, Gemma3MatchesTransformersBeyondItsWindows) {
+  if (!std::filesystem::exists(gemma3_path())) {
+    GTEST_SKIP() << "models/gemma-3-270m.Q4_K_M.gguf is absent; run scripts/fetch-model.sh "
+                    "gemma3-270m";
+  }
+  const Golden golden = read_golden("gemma3-270m");
+  ASSERT_EQ(golden.tokens.size(), 1200U);
+  check(gemma3_path(), golden, machine_isas().back(), 128);
+}
+
 // Not a check: writes the models and tokens that scripts/reference/make_goldens.sh feeds to
 // transformers.
 TEST(GoldenLogits, WritesTinyModelsWhenAsked) {

@@ -24,6 +24,8 @@ inline std::string source_path(const std::string& relative) {
 }
 inline std::string smollm2_path() { return source_path("models/smollm2-135m-instruct.Q4_1.gguf"); }
 
+inline std::string gemma3_path() { return source_path("models/gemma-3-270m.Q4_K_M.gguf"); }
+
 inline std::vector<std::string> machine_isas() {
   std::vector<std::string> names;
   for (const auto isa : {ops::cpu::Isa::kScalar, ops::cpu::Isa::kAvx2, ops::cpu::Isa::kAvx512}) {

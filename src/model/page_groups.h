@@ -20,9 +20,4 @@ struct PageGroups {
 // `windows`: each layer's, 0 for none.
 PageGroups deal_page_groups(std::span<const int32_t> windows);
 
-// The first position that a row at `position` sees through `window`.
-inline int32_t first_visible(int32_t position, int32_t window) {
-  return window > 0 && position + 1 > window ? position + 1 - window : 0;
-}
-
 }  // namespace tandem::model

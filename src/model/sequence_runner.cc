@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "model/page_groups.h"
+#include "protocol/page_window.h"
 
 namespace tandem::model {
 
@@ -31,9 +31,9 @@ Result<SequenceRunner> SequenceRunner::create(Model& model, int32_t sequences, i
 std::vector<int32_t> SequenceRunner::visible_pages(const Sequence& sequence) const {
   std::vector<int32_t> pages = sequence.pages;
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const int32_t first =
-        first_visible(sequence.length, groups_[g].window) / view_.layout.block_tokens;
-    for (int32_t block = 0; block < first; ++block)
+    const int64_t first =
+        protocol::first_live_block(groups_[g].window, sequence.length, view_.layout.block_tokens);
+    for (int64_t block = 0; block < first; ++block)
       pages[static_cast<size_t>(block) * groups_.size() + g] = -1;
   }
   return pages;

@@ -60,8 +60,9 @@ inline TinyCheckpoint read_tiny_checkpoint(const std::string& path) {
       tensor.shape.push_back(*size.as_integer());
       count *= static_cast<size_t>(*size.as_integer());
     }
-    tensor.values = tiny_values(tensor.name, count, static_cast<float>(*entry.items()[2].as_double()),
-                                static_cast<float>(*entry.items()[3].as_double()));
+    tensor.values =
+        tiny_values(tensor.name, count, static_cast<float>(*entry.items()[2].as_double()),
+                    static_cast<float>(*entry.items()[3].as_double()));
     checkpoint.tensors.push_back(std::move(tensor));
   }
   return checkpoint;
@@ -113,8 +114,7 @@ inline std::vector<float> adjacent_rows(const TinyTensor& tensor, int64_t head_d
   const auto width = static_cast<size_t>(tensor.shape.size() > 1 ? tensor.columns() : 1);
   for (int64_t row = 0; row < tensor.shape[0]; ++row) {
     const int64_t inside = row % head_dim;
-    const int64_t to =
-        row - inside + 2 * (inside % (head_dim / 2)) + inside / (head_dim / 2);
+    const int64_t to = row - inside + 2 * (inside % (head_dim / 2)) + inside / (head_dim / 2);
     std::copy_n(tensor.values.begin() + row * static_cast<int64_t>(width), width,
                 out.begin() + to * static_cast<int64_t>(width));
   }
@@ -209,8 +209,7 @@ class TinyGguf {
     u32("embedding_length", integer("hidden_size"));
     u32("feed_forward_length", integer("intermediate_size"));
     u32("attention.head_count", integer("num_attention_heads"));
-    u32("attention.head_count_kv",
-        integer("num_key_value_heads", integer("num_attention_heads")));
+    u32("attention.head_count_kv", integer("num_key_value_heads", integer("num_attention_heads")));
     u32("attention.key_length", head_dim());
     u32("attention.value_length", head_dim());
     u32("vocab_size", integer("vocab_size"));

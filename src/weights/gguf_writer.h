@@ -32,6 +32,10 @@ class GgufWriter {
     put_array(key, GgufType::kString, values.size());
     for (const std::string& value : values) put_string(metadata_, value);
   }
+  void add_bools(std::string_view key, std::span<const std::byte> values) {
+    put_array(key, GgufType::kBool, values.size());
+    for (const std::byte value : values) put(metadata_, value);
+  }
   void add_i32s(std::string_view key, std::span<const int32_t> values) {
     put_array(key, GgufType::kI32, values.size());
     for (const int32_t value : values) put(metadata_, value);

@@ -49,9 +49,12 @@ Status Worker::start() {
   served_ = std::move(served);
   options_.prefill_chunk = served_.prefill_chunk;
   const ops::PageLayout layout = served_.model->page_layout(options_.block_tokens);
+  const std::vector<model::PageGroup> groups = served_.model->page_groups();
   // At least a few pages: the context is cut to what they hold.
   TANDEM_TRY(budget, model::plan_memory(served_.model->memory(), layout, options_.kv_bytes,
-                                        int64_t{4} * options_.block_tokens));
+                                        {.groups = groups,
+                                         .pass_tokens = options_.prefill_chunk,
+                                         .min_tokens = int64_t{4} * options_.block_tokens}));
   memory_ = budget;
   TANDEM_TRY(arena, device::SharedArena::create(layout.page_bytes(), memory_.pages));
   arena_ = std::move(arena);
@@ -70,7 +73,7 @@ Status Worker::start() {
   hello.layout_id = layout.layout_id;
   hello.kv_heads = static_cast<uint32_t>(layout.kv_heads);
   hello.head_dim = static_cast<uint32_t>(layout.head_dim);
-  describe_groups(served_.model->page_groups(), hello);
+  describe_groups(groups, hello);
   engine::EngineOptions engine_options;
   engine_options.prefill_chunk = options_.prefill_chunk;
   engine_options.max_sequences = options_.max_sequences;
