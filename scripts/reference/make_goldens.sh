@@ -24,7 +24,7 @@ gemma=models/gemma-3-270m.Q4_K_M.gguf  # scripts/fetch-model.sh gemma3-270m
 if [[ -e $gemma ]]; then
   cat scripts/reference/prompt.txt scripts/reference/prompt.txt >"$work/long.txt"
   "$python" scripts/reference/tokens.py "$gemma" "$work/long.txt" "$work/long.i32" --limit 1200
-  "$python" scripts/reference/logits.py "$gemma" "$work/long.i32" "$golden/gemma3-270m.golden" --samples 4
+  "$python" scripts/reference/logits.py "$gemma" "$work/long.i32" "$golden/gemma3-270m.golden" --samples 2
 fi
 "$python" scripts/reference/families.py tests/golden/families
 "$python" scripts/reference/tokens.py "$model" scripts/reference/prompt.txt "$work/prompt.i32" --limit 600

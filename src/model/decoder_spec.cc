@@ -33,7 +33,6 @@ constexpr std::string_view kIgnoredHfKeys[] = {"architectures",
                                                "embd_pdrop",
                                                "hidden_dropout",
                                                "vocab_size",
-
                                                "cache_implementation",
                                                "auto_map",
                                                "hidden_dropout_prob",
@@ -49,9 +48,18 @@ constexpr std::string_view kIgnoredHfKeys[] = {"architectures",
                                                "problem_type",
                                                "tokenizer_class",
                                                "sep_token_id",
-                                               "rms_norm"};
+                                               "is_llama_config",
+                                               "transformers.js_config",
+                                               "attn_implementation",
+                                               "use_return_dict",
+                                               "do_sample",
+                                               "temperature",
+                                               "top_p",
+                                               "top_k",
+                                               "max_length",
+                                               "max_new_tokens"};
 constexpr std::string_view kIgnoredGgufKeys[] = {"vocab_size", "tensor_data_layout",
-                                                 "rope.scaling.finetuned"};
+                                                 "rope.scaling.finetuned", "pooling_type"};
 
 TensorNames hf_names(const weights::Checkpoint& checkpoint) {
   // A model with a vision tower keeps its text part under a name of its own.

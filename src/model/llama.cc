@@ -41,6 +41,7 @@ Result<DecoderSpec> read_mistral(const ModelSource& source) {
 Result<DecoderSpec> read_smollm3(const ModelSource& source) {
   TANDEM_TRY(spec, read_llama(source));
   const ConfigReader& config = source.config;
+  config.ignore("max_window_layers");  // copied from another family's configuration
   TANDEM_TRY(interval, config.integer("no_rope_layer_interval", 1, 1024, 4));
   TANDEM_TRY(rotated, config.per_layer("no_rope_layers", spec.config.layers));  // 1: rotates
   for (int32_t i = 0; i < spec.config.layers; ++i) {

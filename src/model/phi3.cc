@@ -11,6 +11,9 @@ Result<DecoderSpec> read_phi3(const ModelSource& source) {
   spec.fused_gate_up = true;
   TANDEM_TRY(bias, source.config.boolean("attention_bias", false));
   if (bias) return unsupported_model(source.config.name("attention_bias") + " is not supported");
+  // Knobs of its first implementation, only ever 1.
+  TANDEM_CHECK(source.config.integer("full_attn_mod", 1, 1, 1));
+  TANDEM_CHECK(source.config.integer("interpolate_factor", 1, 1, 1));
   TANDEM_TRY(window,
              source.config.integer(source.is_gguf() ? "attention.sliding_window" : "sliding_window",
                                    0, 1 << 24, 0));
