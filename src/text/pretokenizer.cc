@@ -21,9 +21,9 @@ tl::unexpected<Error> invalid(std::string message) {
   return make_error(400, "invalid_tokenizer", std::move(message));
 }
 
-std::string string_of(const JsonValue& json, std::string_view key, std::string fallback = {}) {
+std::string string_of(const JsonValue& json, std::string_view key, std::string_view fallback = {}) {
   const JsonValue* value = json.find(key);
-  return value != nullptr && value->is_string() ? value->as_string() : std::move(fallback);
+  return value != nullptr && value->is_string() ? value->as_string() : std::string(fallback);
 }
 
 bool flag_of(const JsonValue& json, std::string_view key, bool fallback) {

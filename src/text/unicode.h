@@ -56,9 +56,9 @@ const ClassTable& class_table();
 // All bits of a code point; 0 for kInvalidCodePoint. Built once from utf8proc's
 // categories.
 inline uint8_t char_bits(uint32_t code_point) {
-  static const unicode_internal::ClassTable& kTable = unicode_internal::class_table();
+  static const unicode_internal::ClassTable& table = unicode_internal::class_table();
   if (code_point >= 0x110000) return kOther;
-  return kTable.classes[kTable.page[code_point >> 8]][code_point & 0xFF];
+  return table.classes[table.page[code_point >> 8]][code_point & 0xFF];
 }
 // The class without details.
 inline uint8_t char_class(uint32_t code_point) {

@@ -149,6 +149,7 @@ Value dictsort_filter(const Call& call) {
   const bool case_sensitive = call.flag(0, "case_sensitive");
   const bool by_value = call.string(1, "by", "key") == "value";
   std::vector<std::pair<Value, Value>> keyed;
+  keyed.reserve(dict->items.size());
   for (const auto& [key, value] : dict->items) {
     keyed.emplace_back(sort_key(by_value ? value : key, case_sensitive),
                        Value::list({key, value}, true));
