@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -205,6 +206,8 @@ Status Tokenizer::State::build_special() {
                                             .strip_left = added.strip_left,
                                             .strip_right = added.strip_right,
                                             .single_word = added.single_word};
+    // SentencePiece's unigram model weighs them against other pieces instead.
+    if (after && unigram_model && !control[i]) continue;
     // Control tokens are matched before any normalization could spell one.
     if (control[i] || !(added.normalized || after)) {
       in_raw.add(spec.tokens[i], id, matching);
@@ -349,11 +352,20 @@ Status Tokenizer::State::build_unigram() {
   unigram.single_precision = spec.single_precision;
   unigram.unknown = spec.unknown;
   unigram.byte_tokens = bpe.byte_tokens;
+  double highest = -std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < spec.tokens.size(); ++i) {
     // `tokenizers` takes the lowest of all scores, SentencePiece that of ordinary pieces.
     if (!spec.single_precision) unigram.count_score(spec.scores[i]);
     if (!is_piece(i)) continue;
+    highest = std::max(highest, spec.scores[i]);
     TANDEM_CHECK(unigram.add(spec.tokens[i], static_cast<int32_t>(i), spec.scores[i]));
+  }
+  for (size_t i = 0; spec.single_precision && i < spec.tokens.size(); ++i) {
+    if (type_of(i) != TokenType::kUserDefined || !std::isfinite(highest)) continue;
+    const std::string spelling = with_blocks(spec.tokens[i]);
+    const double score = static_cast<double>(spelling.size()) * highest - 0.1;
+    TANDEM_CHECK(unigram.add(spelling, static_cast<int32_t>(i),
+                             static_cast<double>(static_cast<float>(score)), false));
   }
   return {};
 }

@@ -1,6 +1,5 @@
 #include "text/tokenizer.h"
 
-#include <chrono>
 #include <cstdlib>
 #include <thread>
 
@@ -68,11 +67,10 @@ TEST(Tokenizer, BytesThatAreNotUtf8SurviveAsBytes) {
 }
 
 double milliseconds(const Tokenizer& tokenizer, const std::string& text) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = testing::cpu_milliseconds();
   const auto tokens = tokenizer.encode(text);
   EXPECT_FALSE(tokens.empty());
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
+  return testing::cpu_milliseconds() - start;
 }
 
 // llama.cpp#26965, #27783, #14655: one unbroken run of one class. Quadratic code takes minutes

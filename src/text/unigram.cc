@@ -35,7 +35,7 @@ void Unigram::grow() {
   }
 }
 
-Status Unigram::add(std::string_view spelling, int32_t token, double score) {
+Status Unigram::add(std::string_view spelling, int32_t token, double score, bool counts) {
   uint32_t at = 0;
   for (const char c : spelling) {
     const auto byte = static_cast<uint8_t>(c);
@@ -56,7 +56,7 @@ Status Unigram::add(std::string_view spelling, int32_t token, double score) {
     at = next;
   }
   if (at != 0) nodes_[at] = {token, score};
-  count_score(score);
+  if (counts) count_score(score);
   return {};
 }
 

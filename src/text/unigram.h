@@ -34,8 +34,8 @@ class Unigram {
   // A score of the vocabulary that counts for the lowest, from which that of unknown characters
   // follows, though text cannot spell its token.
   void count_score(double score);
-  // Adds a token. 400 when the trie would pass 8 million nodes.
-  Status add(std::string_view spelling, int32_t token, double score);
+  // Adds a token; `counts` as count_score. 400 when the trie would pass 8 million nodes.
+  Status add(std::string_view spelling, int32_t token, double score, bool counts = true);
 
   void encode(std::string_view text, UnigramScratch& scratch, std::vector<int32_t>& out) const;
 
