@@ -145,6 +145,13 @@ int run_up(const Arguments& arguments) {
     std::fputs(parsed->help->c_str(), stdout);
     return 0;
   }
+  if (prefill < 0) prefill = unified > 0 ? 0 : 1;
+  if (decode < 0) decode = unified > 0 ? 0 : 1;
+  if (unified == 0 && (prefill == 0 || decode == 0)) {
+    return report(
+        Error{400, "invalid_option",
+              "A pair needs at least one --prefill and one --decode worker; or use --unified N."});
+  }
   std::vector<ModelChoice> models;
   if (!flags.model.empty()) models.push_back({.name = flags.name, .path = flags.model});
   for (const std::string& text : model_texts) models.push_back(parse_model(text));
@@ -158,13 +165,6 @@ int run_up(const Arguments& arguments) {
   }
   if (Status shared = share_adapters(flags.adapters, models); !shared)
     return report(shared.error());
-  if (prefill < 0) prefill = unified > 0 ? 0 : 1;
-  if (decode < 0) decode = unified > 0 ? 0 : 1;
-  if (unified == 0 && (prefill == 0 || decode == 0)) {
-    return report(
-        Error{400, "invalid_option",
-              "A pair needs at least one --prefill and one --decode worker; or use --unified N."});
-  }
   observe::set_log_level(flags.log_level);
   observe::set_log_name("router");
   const std::string secret = shared_secret().empty() ? numerics::random_hex(32) : shared_secret();
