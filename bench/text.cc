@@ -1,12 +1,10 @@
 // text: what tokenizers and chat templates give and how fast, for comparisons with other libraries
-// (scripts/reference/token_ids.py, scripts/reference/family_templates.py, bench/tokenizers.py).
+// (scripts/reference/token_ids.py, scripts/reference/family_templates.py, bench/tokenize_speed.py).
 //
-//   bench_text ids FILE < STRINGS    for each line, a JSON string: a JSON object with its ids,
-//   its ids when control
-//                                        tokens are matched ("special"), and what the former decode
-//                                        to ("text")
-//   bench_text speed FILE TEXT       MB/s of one thread: the best of several passes over the
-//   whole file bench_text spec FILE             the tokenizer as JSON
+// * bench_text ids FILE < STRINGS: each line is a JSON string; for each a JSON object with its ids,
+//   its ids when control tokens are matched ("special"), and what the former decode to ("text").
+// * bench_text speed FILE TEXT: MB/s of one thread, the best of several passes over the whole file.
+// * bench_text spec FILE: the tokenizer as JSON.
 //
 // FILE is a model that `tandem worker --model` takes, or a file of one tokenizer: tokenizer.json,
 // tekken*.json, *.model* (SentencePiece), or NAME=FILE with lines of base64 and rank, where NAME is

@@ -54,21 +54,27 @@ end_to_end() {  # end_to_end BINARY TIER [PYTEST ARGUMENT...]
 
 env_sanitized() { TANDEM_SANITIZED=1 "$@"; }
 
-# What runs under sanitizers end to end: the client's view, commands, a storm of disconnects, dead and frozen workers.
-sanitized=(tests/e2e/test_client.py tests/e2e/test_storm.py tests/e2e/test_faults.py)
+# What runs under sanitizers end to end: the client's view, a storm of disconnects, dead and frozen workers, every field of
+# the API's document; beside these, under address and undefined, hostile bytes at the edge and the parameter matrix, and under
+# thread, several models.
+sanitized=(tests/e2e/test_client.py tests/e2e/test_storm.py tests/e2e/test_faults.py tests/e2e/test_openapi.py)
+address_sanitized=("${sanitized[@]}" tests/e2e/test_bad_input.py tests/e2e/test_edge.py tests/e2e/test_openai.py)
+thread_sanitized=("${sanitized[@]}" tests/e2e/test_models.py)
 
-fuzz() {  # fuzz SECONDS: every fuzzer for so long, from its corpus
-  local seconds=$1 name
-  for fuzzer in build/asan/fuzz/*_fuzz; do
-    name=$(basename "$fuzzer" _fuzz)
-    mkdir -p "build/corpus/$name"
-    local seeds="tests/corpus/$name"
-    mkdir -p build/empty
-    [ -d "$seeds" ] || seeds=build/empty
-    "$fuzzer" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=20 -print_final_stats=0 -verbosity=0 \
-      -artifact_prefix="build/fuzz-$name-" "build/corpus/$name" "$seeds" > "build/fuzz-$name.log" 2>&1 ||
-      { tail -30 "build/fuzz-$name.log"; return 1; }
-  done
+fuzz_one() {  # fuzz_one SECONDS FUZZER: from its seeds in tests/corpus and what earlier runs found
+  local seconds=$1 fuzzer=$2 name
+  name=$(basename "$fuzzer" _fuzz)
+  local corpora=("build/corpus/$name")
+  mkdir -p "${corpora[0]}"
+  [ ! -d "tests/corpus/$name" ] || corpora+=("tests/corpus/$name")
+  "$fuzzer" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=20 -print_final_stats=0 -verbosity=0 \
+    -artifact_prefix="build/fuzz-$name-" "${corpora[@]}" > "build/fuzz-$name.log" 2>&1 ||
+    { echo "fuzz: $name found something:"; tail -30 "build/fuzz-$name.log"; return 1; }
+}
+export -f fuzz_one
+
+fuzz() {  # fuzz SECONDS: every fuzzer for so long, as many at once as there are jobs
+  printf '%s\n' build/asan/fuzz/*_fuzz | xargs -P "$jobs" -I FUZZER bash -c "fuzz_one $1 FUZZER"
 }
 
 finish() {
@@ -96,11 +102,11 @@ all)
   part "end-to-end tests at a lower instruction set" levels
   part "address and undefined sanitizer build" build asan
   part "unit tests under address and undefined sanitizers" unit asan -E '^model$'
-  part "short end-to-end run under address and undefined sanitizers" env_sanitized end_to_end build/asan/tandem quick "${sanitized[@]}"
+  part "short end-to-end run under address and undefined sanitizers" env_sanitized end_to_end build/asan/tandem quick "${address_sanitized[@]}"
   part "fuzzers, a few seconds each" fuzz "${TANDEM_FUZZ_SECONDS:-6}"
-  part "thread sanitizer build" build tsan net_test worker_test router_test kv_transfer_test kv_handoff_test engine_test engine_scheduler_test device_test tandem
-  part "unit tests under the thread sanitizer" unit tsan -R '^(net|worker|router|kv_transfer|kv_handoff|engine|engine_scheduler|device)$'
-  part "short end-to-end run under the thread sanitizer" env_sanitized end_to_end build/tsan/tandem quick "${sanitized[@]}"
+  part "thread sanitizer build" build tsan net_test worker_test router_test kv_transfer_test kv_handoff_test engine_test engine_scheduler_test device_test eval_test tandem
+  part "unit tests under the thread sanitizer" unit tsan -R '^(net|worker|router|kv_transfer|kv_handoff|engine|engine_scheduler|device|eval)$'
+  part "short end-to-end run under the thread sanitizer" env_sanitized end_to_end build/tsan/tandem quick "${thread_sanitized[@]}"
   ;;
 soak)
   part "release build" build release
@@ -109,11 +115,11 @@ soak)
   part "full end-to-end tests" end_to_end build/release/tandem "quick or full or soak"
   part "address and undefined sanitizer build" build asan
   part "unit tests under address and undefined sanitizers" unit asan
-  part "end-to-end soak under address and undefined sanitizers" env_sanitized end_to_end build/asan/tandem "quick or soak" "${sanitized[@]}"
+  part "end-to-end soak under address and undefined sanitizers" env_sanitized end_to_end build/asan/tandem "quick or soak" "${address_sanitized[@]}"
   part "fuzzers, a minute each" fuzz 60
   part "thread sanitizer build" build tsan
   part "unit tests under the thread sanitizer" unit tsan -E '^(model|ops)$'
-  part "end-to-end soak under the thread sanitizer" env_sanitized end_to_end build/tsan/tandem "quick or soak" "${sanitized[@]}"
+  part "end-to-end soak under the thread sanitizer" env_sanitized end_to_end build/tsan/tandem "quick or soak" "${thread_sanitized[@]}"
   ;;
 *) echo "test.sh check | all | soak" >&2; exit 2 ;;
 esac
