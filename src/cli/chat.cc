@@ -147,7 +147,11 @@ Result<Turn> ask(const ChatOptions& options, const net::Url& url, const std::str
   const auto response = net::blocking_request(
       request, {}, [&](const net::ClientHead& head) { status = head.status; },
       [&](std::string_view bytes) { return reader.feed(bytes); });
-  if (!response) return tl::unexpected(response.error());
+  if (!response) {
+    Error error = response.error();
+    error.message = options.url + ": " + error.message + ". `tandem up MODEL` starts a server.";
+    return tl::unexpected(std::move(error));
+  }
   if (status != 200) {
     const auto json = parse_json(reader.raw());
     const JsonValue* error = json ? json->find("error") : nullptr;
@@ -180,7 +184,8 @@ int run_chat(const Arguments& arguments) {
   config::Options options(
       "chat", "Talks to a server in the terminal. An empty line or Ctrl-D ends the conversation.");
   ChatOptions chat;
-  options.positional(chat.url, "URL", "the server", /*required=*/false);
+  options.positional(chat.url, "URL", "the server; else http://127.0.0.1:8000",
+                     /*required=*/false);
   options.list(chat.messages, "message", "TEXT",
                "says these, one turn each, instead of reading the terminal");
   options.value(chat.system, "system", "TEXT", "system message");

@@ -9,6 +9,7 @@
 #include "eval/divergence.h"
 #include "eval/perplexity.h"
 #include "eval/questions.h"
+#include "hub/model_name.h"
 #include "observe/log.h"
 #include "worker/served_model.h"
 
@@ -24,7 +25,8 @@ struct Common {
   std::string resume;
 
   void declare(config::Options& options, const char* limited) {
-    options.value(model, "model", "PATH", "the model, run in this process; or scripted:FILE");
+    options.value(model, "model", "PATH",
+                  "the model, run in this process: a path, ORG/NAME[:FILE] or scripted:FILE");
     options.choice(numerics, "numerics", {"fast", "exact"},
                    "fast: quantized activations, BF16 KV; exact: float32");
     options.value(threads, "threads", "N", "compute threads; 0: all cores", 0, 256);
@@ -40,7 +42,9 @@ struct Common {
     if (model.empty()) return make_error(400, "invalid_option", "--model is missing.");
     observe::set_log_level("warning");
     worker::ServedModelOptions options;
-    options.model = model;
+    TANDEM_TRY(found, hub::find_model(model, hub::default_models_directory()));
+    options.model = found.path;
+    options.name = found.name;
     options.numerics = numerics == "exact" ? model::Numerics::kExact : model::Numerics::kFast;
     options.threads = thread_count();
     options.prefill_chunk = prefill_chunk;

@@ -25,6 +25,9 @@ void print_config(const model::ModelConfig& config) {
   std::printf("context          %d tokens\n", config.context_length);
   std::printf("rope             theta %g over %d dimensions\n",
               static_cast<double>(config.rope_theta), config.rope_dims);
+  if (config.window > 0)
+    std::printf("window           %d tokens in some layers; they give back KV that is older\n",
+                config.window);
   for (const auto dtype : {ops::KvDtype::kBF16, ops::KvDtype::kF32}) {
     const ops::PageLayout layout{dtype,           ops::kCpuLayoutId, config.layers,
                                  config.kv_heads, config.head_dim,   16};

@@ -58,8 +58,9 @@ class Scorer {
 Result<std::unique_ptr<Generator>> make_local_generator(LoadedModel loaded, size_t kv_bytes,
                                                         int32_t prefill_chunk,
                                                         int32_t max_sequences);
-// One sequence at a time, reusing what it shares with the one before. `loaded` outlives it.
-Result<std::unique_ptr<Scorer>> make_local_scorer(LoadedModel& loaded);
+// One sequence at a time, reusing what it shares with the one before. `loaded` outlives it. Pages
+// are made for `most_tokens`, or the model's context when that is shorter; longer texts are a 400.
+Result<std::unique_ptr<Scorer>> make_local_scorer(LoadedModel& loaded, int32_t most_tokens = 8192);
 
 struct Server {
   std::string url;  // "http://host:port", with or without "/v1"

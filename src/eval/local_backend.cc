@@ -87,11 +87,12 @@ size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
 
 class LocalScorer final : public Scorer {
  public:
-  LocalScorer(LoadedModel& loaded, model::SequenceRunner runner)
+  LocalScorer(LoadedModel& loaded, model::SequenceRunner runner, int32_t room)
       : tokenizer_(loaded.tokenizer),
         runner_(std::move(runner)),
         vocab_(static_cast<size_t>(loaded.model->config().vocab)),
         context_length_(loaded.model->config().context_length),
+        room_(room),
         rows_(static_cast<size_t>(std::min(loaded.model->max_rows(), 256))) {}
 
   int32_t parallel() const override { return 1; }
@@ -115,11 +116,17 @@ class LocalScorer final : public Scorer {
   Result<Score> score_tokens(std::span<const int32_t> tokens, size_t first) {
     Score out;
     if (tokens.size() <= first) return out;
-    if (tokens.size() > static_cast<size_t>(context_length_))
-      return make_error(400, "context_length_exceeded",
-                        "This model's maximum context length is " +
-                            std::to_string(context_length_) + " tokens, but question and choice " +
-                            "have " + std::to_string(tokens.size()) + ".");
+    if (tokens.size() > static_cast<size_t>(room_)) {
+      const std::string limit =
+          room_ == context_length_
+              ? "This model's maximum context length is " + std::to_string(room_) + " tokens"
+              : "Choices are scored in this process within " + std::to_string(room_) +
+                    " tokens (a server, --url, takes this model's " +
+                    std::to_string(context_length_) + ")";
+      return make_error(
+          400, "context_length_exceeded",
+          limit + ", but question and choice have " + std::to_string(tokens.size()) + ".");
+    }
     // The last token is only predicted. The row before the first scored token must be computed.
     const auto input = tokens.first(tokens.size() - 1);
     const size_t keep = std::min(common_prefix(computed_, input), first - 1);
@@ -145,6 +152,7 @@ class LocalScorer final : public Scorer {
   model::SequenceRunner runner_;
   size_t vocab_;
   int32_t context_length_;
+  int32_t room_;  // tokens that the runner's pages hold
   size_t rows_;
   std::vector<int32_t> computed_;  // tokens in the runner
 };
@@ -172,11 +180,10 @@ Result<std::unique_ptr<Generator>> make_local_generator(LoadedModel loaded, size
                                           std::move(options));
 }
 
-Result<std::unique_ptr<Scorer>> make_local_scorer(LoadedModel& loaded) {
-  constexpr int32_t kMostTokens = 8192;
-  const int32_t room = std::min(loaded.model->config().context_length, kMostTokens);
+Result<std::unique_ptr<Scorer>> make_local_scorer(LoadedModel& loaded, int32_t most_tokens) {
+  const int32_t room = std::min(loaded.model->config().context_length, most_tokens);
   TANDEM_TRY(runner, model::SequenceRunner::create(*loaded.model, 1, room));
-  return std::make_unique<LocalScorer>(loaded, std::move(runner));
+  return std::make_unique<LocalScorer>(loaded, std::move(runner), room);
 }
 
 }  // namespace tandem::eval

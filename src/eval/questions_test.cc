@@ -147,7 +147,23 @@ TEST_F(ChoiceTest, ScoresAreTheLikelihoodsOfTheContinuation) {
   // The same again after another text: nothing is left over.
   ASSERT_TRUE((*scorer)->score("Something else:", choices));
   EXPECT_EQ((*scorer)->score(context, choices)->at(1).logprob, (*scores)[1].logprob);
-  EXPECT_FALSE((*scorer)->score(std::string(300, 'x'), choices));
+  const auto beyond = (*scorer)->score(std::string(300, 'x'), choices);
+  ASSERT_FALSE(beyond);
+  EXPECT_NE(beyond.error().message.find("maximum context length is 256 tokens"), std::string::npos);
+}
+
+TEST_F(ChoiceTest, ATextBeyondTheRoomMadeForItIsRefusedThoughTheModelCouldReadIt) {
+  LoadedModel loaded = bigram_model();
+  auto scorer = make_local_scorer(loaded, 32);
+  ASSERT_TRUE(scorer);
+  const std::vector<std::string> choices = {"yes"};
+  const std::string fits(29, 'x');
+  ASSERT_TRUE((*scorer)->score(fits, choices));
+  const auto beyond = (*scorer)->score(fits + "x", choices);
+  ASSERT_FALSE(beyond);
+  EXPECT_EQ(beyond.error().code, "context_length_exceeded");
+  EXPECT_NE(beyond.error().message.find("within 32 tokens"), std::string::npos);
+  EXPECT_NE(beyond.error().message.find("have 33"), std::string::npos);
 }
 
 class TableScorer final : public Scorer {

@@ -60,7 +60,7 @@ Result<MemoryBudget> plan_memory(const ModelMemory& memory, const ops::PageLayou
         400, "kv_memory_too_small",
         "the KV memory of " + format_bytes(kv_bytes) + " holds " + std::to_string(budget.tokens) +
             " tokens; " + std::to_string(needs.min_tokens) + " tokens take " +
-            format_bytes(needed * budget.page_stride) + ": raise it or lower the context length");
+            format_bytes(needed * budget.page_stride) + ": give more with --kv-memory");
   }
   budget.growing_groups = static_cast<int32_t>(std::ranges::count_if(
       needs.groups, [](const PageGroup& group) { return group.window == 0; }));

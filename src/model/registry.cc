@@ -100,12 +100,4 @@ Result<ModelConfig> read_model_config(const weights::Checkpoint& checkpoint) {
   return spec.config;
 }
 
-std::vector<std::string_view> known_architectures() {
-  std::vector<std::string_view> names;
-  for (const Family& family : kFamilies) {
-    if (!family.gguf.empty()) names.push_back(family.gguf);
-  }
-  return names;
-}
-
 }  // namespace tandem::model

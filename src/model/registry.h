@@ -35,7 +35,4 @@ Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOp
 // Reads only the configuration, for `inspect` and for memory budgets before loading.
 Result<ModelConfig> read_model_config(const weights::Checkpoint& checkpoint);
 
-// Architectures that load_model() knows, as GGUF names them.
-std::vector<std::string_view> known_architectures();
-
 }  // namespace tandem::model
