@@ -208,7 +208,7 @@ Result<LocalModel> find_model(const std::string& text, const std::string& models
   std::vector<std::string> paths;
   fs::recursive_directory_iterator entry(folder, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    const std::string path = fs::relative(entry->path(), folder).string();
+    const std::string path = entry->path().lexically_relative(folder).string();
     if (entry->is_regular_file() && !path.ends_with(".part") && !path.starts_with("."))
       paths.push_back(path);
   }

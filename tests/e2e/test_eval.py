@@ -1,6 +1,7 @@
 """`tandem eval` as a person runs it: summaries, progress, a run that is killed and goes on, mistakes that are named."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -118,3 +119,22 @@ def test_mistakes_are_named(binary, arguments, named):
     ended = run(binary, "eval", *arguments, cwd=__file__.rsplit("/", 3)[0])
     assert ended.returncode in (1, 2) and named in ended.stderr, ended.stderr
     assert not ended.stdout
+
+
+def test_a_pulled_model_is_measured_by_its_name(binary, model, tmp_path):
+    folder = tmp_path / "models" / "acme" / "small"
+    folder.mkdir(parents=True)
+    (folder / "small.Q4_1.gguf").symlink_to(model.resolve())
+    text = tmp_path / "text.txt"
+    text.write_text("It was the best of times, it was the worst of times.")
+    env = {**os.environ, "TANDEM_MODELS": str(tmp_path / "models")}
+    got = summary(run(binary, "eval", "perplexity", text, "--model", "acme/small:Q4_1", env=env))
+    assert got["model"] == "acme/small" and got["positions"] > 5
+    absent = run(binary, "eval", "perplexity", text, "--model", "acme/absent", env=env)
+    assert absent.returncode == 1 and "tandem pull acme/absent" in absent.stderr
+
+
+def test_a_question_beyond_the_room_of_choice_is_refused(binary, model, tmp_path):
+    data = write_lines(tmp_path / "long.jsonl", [{"question": "word " * 9000, "choices": ["a", "b"], "answer": 0}])
+    ended = run(binary, "eval", "choice", data, "--model", model)
+    assert ended.returncode == 1 and "line 1" in ended.stderr and "8192 tokens" in ended.stderr
