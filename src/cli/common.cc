@@ -158,10 +158,13 @@ void Signals::on_signal(std::function<void()> action) {
   action_ = std::move(action);
   thread_ = std::thread([this] {
     const sigset_t set = stop_signals();
-    for (int seen = 0;; ++seen) {
+    bool seen = false;
+    while (true) {
       int signal = 0;
-      if (sigwait(&set, &signal) != 0 || signal == SIGUSR1) return;
-      if (seen > 0) _exit(130);
+      if (sigwait(&set, &signal) != 0 || ending_) return;
+      if (signal == SIGUSR1) continue;  // another's: SIGTERM must still be heard
+      if (seen) _exit(130);
+      seen = true;
       action_();
     }
   });
@@ -169,6 +172,7 @@ void Signals::on_signal(std::function<void()> action) {
 
 Signals::~Signals() {
   if (!thread_.joinable()) return;
+  ending_ = true;
   pthread_kill(thread_.native_handle(), SIGUSR1);
   thread_.join();
 }

@@ -1,6 +1,7 @@
 // What several commands share: the options of a worker, signals, the start-up budget.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <thread>
@@ -56,6 +57,7 @@ class Signals {
 
  private:
   std::function<void()> action_;
+  std::atomic<bool> ending_ = false;
   std::thread thread_;
 };
 

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <utility>
 
+#include <malloc.h>
+
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/router_flags.h"
@@ -21,6 +23,8 @@ void RouterFlags::declare(config::Options& options) {
       "web pages that may call: https://HOST, *, local (this machine's; the default), none");
   options.value(keep_alive, "keep-alive", "TIME", "idle connections are kept so long");
   options.value(max_body, "max-body", "SIZE", "largest request body");
+  options.value(max_bodies, "max-bodies", "SIZE",
+                "memory of all request bodies together; more are answered 503");
   options.value(max_connections, "max-connections", "N",
                 "open client connections; more are answered 503", 1, 1 << 20);
   options.value(
@@ -48,12 +52,16 @@ Result<net::ServerOptions> RouterFlags::server_options() const {
   options.port = port;
   options.keep_alive = keep_alive;
   options.max_body_bytes = max_body.value;
+  options.max_buffered_bytes = max_bodies.value;
   return options;
 }
 
 Result<std::unique_ptr<RouterProcess>> RouterProcess::create(
     const RouterFlags& flags, std::vector<router::WorkerAddress> workers, std::string secret,
     Duration drain) {
+  // Large bodies go back to the system when they are done: glibc would raise the limit at the first
+  // one and keep the next ones in its heaps.
+  ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
   std::unique_ptr<RouterProcess> process(new RouterProcess);
   process->drain_ = drain;
   router::RouterOptions options = flags.router_options();
@@ -75,6 +83,7 @@ void RouterProcess::shut_down() {
   reactor_.post([this] {
     if (std::exchange(draining_, true)) return;
     router_->begin_drain(drain_);
+    server_->announce_close();
     reactor_.spawn(drain_and_stop());
   });
 }

@@ -20,6 +20,7 @@ struct RouterFlags {
   Duration request_timeout = std::chrono::minutes(30);
   Duration keep_alive = std::chrono::seconds(120);
   config::Bytes max_body{size_t{64} << 20};
+  config::Bytes max_bodies{size_t{1} << 30};
   int32_t max_connections = 4096;
   std::vector<std::string> cors_origins = {"local"};
   int32_t local_prefill_tokens = 256;

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "cli/commands.h"
@@ -93,6 +94,24 @@ std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
     }
   }
   return planned;
+}
+
+// An error when an adapter has the name of another model or of another model's adapter.
+Status check_names(const std::vector<ModelChoice>& models,
+                   const std::vector<const ChildReady*>& served) {
+  std::set<std::string> taken;
+  for (const ChildReady* model : served) taken.insert(model->model);
+  for (const ModelChoice& model : models) {
+    for (const std::string& adapter : model.adapters) {
+      const std::string name = adapter.substr(0, adapter.find('='));
+      if (!taken.insert(name).second) {
+        return make_error(400, "invalid_option",
+                          "--adapter: \"" + name +
+                              "\" is the name of another model or adapter; each needs its own.");
+      }
+    }
+  }
+  return {};
 }
 
 // What each model is served as; an error when two would have one name.
@@ -194,6 +213,7 @@ int run_up(const Arguments& arguments) {
   }
   const auto served = by_model(planned, *ready, models.size());
   if (!served) return report(served.error());
+  if (Status names = check_names(models, *served); !names) return report(names.error());
   auto made = RouterProcess::create(router_flags, std::move(workers), secret, flags.drain);
   if (!made) return report(made.error());
   {

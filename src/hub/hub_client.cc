@@ -218,8 +218,8 @@ Status HubClient::download(const std::string& repository, const std::string& com
         return true;
       },
       [&](std::string_view bytes) { return !refused && on_bytes(bytes); });
-  if (!answer) return tl::unexpected(answer.error());
   if (refused) return bad_hub("another part of the file than was asked for");
+  if (!answer) return tl::unexpected(answer.error());
   if (answer->status != 200 && answer->status != 206)
     return tl::unexpected(explain(answer->status, repository, "file " + path));
   return {};

@@ -42,6 +42,7 @@ void ChunkDecoder::take(char c) {
   switch (state_) {
     case State::kSizeStart:
     case State::kSize:
+    case State::kSizeSpace:
     case State::kExtension:
       return size_digit(c);
     case State::kSizeLf:
@@ -84,6 +85,16 @@ void ChunkDecoder::take(char c) {
 
 void ChunkDecoder::size_digit(char c) {
   if (++line_bytes_ > kSizeLineBytes) return malformed();
+  if (state_ == State::kSizeSpace) {  // only an extension or the end: "5 6" is read in two ways
+    if (c == ';') {
+      state_ = State::kExtension;
+    } else if (c == '\r') {
+      state_ = State::kSizeLf;
+    } else if (c != ' ' && c != '\t') {
+      malformed();
+    }
+    return;
+  }
   if (state_ == State::kExtension) {
     if (c == '\r') {
       state_ = State::kSizeLf;
@@ -97,8 +108,10 @@ void ChunkDecoder::size_digit(char c) {
     if (state_ == State::kSizeStart) return malformed();
     if (c == '\r') {
       state_ = State::kSizeLf;
-    } else if (c == ';' || c == ' ' || c == '\t') {
+    } else if (c == ';') {
       state_ = State::kExtension;
+    } else if (c == ' ' || c == '\t') {
+      state_ = State::kSizeSpace;
     } else {
       malformed();
     }

@@ -28,6 +28,7 @@ class ChunkDecoder {
   enum class State {
     kSizeStart,  // the first digit
     kSize,
+    kSizeSpace,
     kExtension,
     kSizeLf,
     kData,

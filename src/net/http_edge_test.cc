@@ -43,9 +43,10 @@ TEST_F(ServerTest, SmugglingAndMalformedRequestsAreRefused) {
     expect_error(bad, "400", "bad_request");
   }
   for (const char* const body :
-       {"0x5\r\nhello\r\n0\r\n\r\n", "+5\r\nhello\r\n0\r\n\r\n", "5 5\nhello\r\n0\r\n\r\n",
-        "5\rXhello\r\n0\r\n\r\n", "5\r\nhelloXX0\r\n\r\n", "5\r\nhello\n0\r\n\r\n",
-        "ffffffffffffffff0\r\nx", "\r\nhello\r\n", "0\r\nX: y\n\r\n", "g\r\n"}) {
+       {"0x5\r\nhello\r\n0\r\n\r\n", "5 6\r\nhello\r\n0\r\n\r\n", "5\t;a\r\nhelloX\r\n0\r\n\r\n",
+        "+5\r\nhello\r\n0\r\n\r\n", "5 5\nhello\r\n0\r\n\r\n", "5\rXhello\r\n0\r\n\r\n",
+        "5\r\nhelloXX0\r\n\r\n", "5\r\nhello\n0\r\n\r\n", "ffffffffffffffff0\r\nx", "\r\nhello\r\n",
+        "0\r\nX: y\n\r\n", "g\r\n"}) {
     expect_error(chunked + body, "400", "bad_request");
   }
   expect_error(chunked + "1;" + std::string(300, 'e') + "\r\n", "400", "bad_request");
@@ -57,7 +58,7 @@ TEST_F(ServerTest, ChunkedBodiesArriveWholeHoweverTheyAreCut) {
   start();
   const std::string text =
       "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: Chunked\r\nConnection: close\r\n\r\n"
-      "5;name=value\r\nhello\r\n00A\r\n, chunked \r\n1\r\n!\r\n0\r\nTrailer: x\r\n\r\n";
+      "5 ;name=value\r\nhello\r\n00A \r\n, chunked \r\n1\r\n!\r\n0\r\nTrailer: x\r\n\r\n";
   EXPECT_TRUE(exchange(text).ends_with("POST:hello, chunked !"));
   RawClient client(port_);
   for (const char c : text) client.send(std::string_view(&c, 1));
@@ -153,6 +154,45 @@ TEST_F(ServerTest, PagesOfAllowedOriginsReadAnswersAndErrors) {
   EXPECT_FALSE(CorsPolicy::parse({"example.org"}));
   EXPECT_FALSE(CorsPolicy::parse({"https://example.org/path"}));
   EXPECT_EQ(CorsPolicy::parse({"*"})->allow("https://any.example"), "*");
+}
+
+TEST_F(ServerTest, AllBodiesTogetherAreBounded) {
+  ServerOptions options;
+  options.max_body_bytes = 1000;
+  options.max_buffered_bytes = 1500;
+  start(options);
+  const auto head = [](const char* path) {
+    return std::string("POST ") + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n";
+  };
+  const auto gauge = [&](const std::string& bytes) {
+    return eventually([&] {
+      return metrics_.render().find("tandem_http_body_bytes " + bytes + "\n") != std::string::npos;
+    });
+  };
+  RawClient reading(port_);  // its body is on its way
+  reading.send(head("/") + std::string(400, 'a'));
+  EXPECT_TRUE(gauge("400"));
+  RawClient running(port_);  // its body is handled
+  running.send(head("/wait") + std::string(1000, 'b'));
+  EXPECT_TRUE(gauge("1400"));
+  RawClient late(port_);
+  late.send(head("/") + std::string(1000, 'c'));
+  ASSERT_TRUE(late.read_to_end());
+  EXPECT_EQ(status_of(late.text()), "503") << late.text();
+  EXPECT_NE(late.text().find("Retry-After: 1"), std::string::npos);
+  EXPECT_NE(metrics_.render().find("tandem_http_bodies_refused_total 1\n"), std::string::npos);
+  EXPECT_TRUE(gauge("1400"));
+  loop_.on_reactor([&] { stop_streaming_->notify(); });
+  EXPECT_TRUE(running.read_until("late"));
+  EXPECT_TRUE(gauge("400"));
+  reading.send(std::string(600, 'a'));
+  EXPECT_TRUE(reading.read_until("POST:aaa"));
+  EXPECT_TRUE(gauge("0")) << metrics_.render();
+  RawClient leaving(port_);
+  leaving.send(head("/") + std::string(10, 'd'));
+  EXPECT_TRUE(gauge("10"));
+  leaving.close();
+  EXPECT_TRUE(gauge("0"));
 }
 
 TEST_F(ServerTest, ABodyMustKeepALeastRate) {

@@ -15,6 +15,8 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   Impl(Reactor& reactor, ServerOptions options, HttpHandler handler, HttpGate gate)
       : reactor_(reactor), empty_(reactor), retry_(reactor, [this] { accept_next(); }) {
     shared_.options = std::move(options);
+    shared_.options.max_buffered_bytes =
+        std::max(shared_.options.max_buffered_bytes, shared_.options.max_body_bytes);
     shared_.handler = std::move(handler);
     shared_.gate = std::move(gate);
     if (shared_.options.metrics != nullptr) declare_metrics(*shared_.options.metrics);
@@ -34,6 +36,11 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
     retry_.disarm();
   }
 
+  void announce_close() {
+    announcing_ = true;
+    for (const auto& session : sessions_) session->announce_close();
+  }
+
   void close_all() {
     const std::set<std::shared_ptr<Session>> sessions = sessions_;
     for (const auto& session : sessions) session->close();
@@ -42,9 +49,9 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   asio::awaitable<bool> drain(Duration limit) {
     const auto self = shared_from_this();
     close_listener();
+    announce_close();
     const std::set<std::shared_ptr<Session>> sessions = sessions_;
     for (const auto& session : sessions) {
-      session->announce_close();
       if (session->idle()) session->close();
     }
     const TimePoint until = std::chrono::steady_clock::now() + limit;
@@ -82,6 +89,11 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
     shared_.open_connections = metrics.gauge("tandem_http_connections", "Open client connections.");
     shared_.refused_connections = metrics.counter("tandem_http_connections_refused_total",
                                                   "Connections beyond the limit, answered 503.");
+    shared_.buffered_bodies = metrics.gauge(
+        "tandem_http_body_bytes", "Bytes of request bodies that are being read or handled.");
+    shared_.refused_bodies =
+        metrics.counter("tandem_http_bodies_refused_total",
+                        "Requests answered 503: all bodies together were too large.");
     const auto timeouts = [&](const char* what) {
       return metrics.counter("tandem_http_timeouts_total",
                              "Connections closed because the client was too slow.",
@@ -107,6 +119,7 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
       return;
     }
     auto session = std::make_shared<Session>(reactor_, shared_, std::move(stream));
+    if (announcing_) session->announce_close();
     sessions_.insert(session);
     shared_.open_connections.set(static_cast<double>(sessions_.size()));
     reactor_.spawn(run(shared_from_this(), std::move(session)));
@@ -123,6 +136,7 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   ServerShared shared_;
   std::unique_ptr<Listener> listener_;
   std::set<std::shared_ptr<Session>> sessions_;
+  bool announcing_ = false;
   Event empty_;
   Deadline retry_;
 };
@@ -138,6 +152,7 @@ HttpServer::~HttpServer() {
 
 Result<uint16_t> HttpServer::listen() { return impl_->listen(); }
 void HttpServer::close_listener() { impl_->close_listener(); }
+void HttpServer::announce_close() { impl_->announce_close(); }
 asio::awaitable<bool> HttpServer::drain(Duration limit) { return impl_->drain(limit); }
 size_t HttpServer::connections() const { return impl_->connections(); }
 size_t HttpServer::running_requests() const { return impl_->running(); }

@@ -3,11 +3,11 @@
 // 100-continue, HEAD, CORS. Bodies are read whole before the handler runs; what the gate or a limit
 // refuses is answered from the head alone. An upgrade to WebSocket is a 426 on every path.
 //
-// Bounds: bytes and number of header fields, target, body, connections, and a time limit on each of
-// reading a head, reading a body (also a least rate), writing and idling. What breaks them is
-// answered with an OpenAI-style error object (400, 408, 413, 414, 431, 501, 503) and the connection
-// closes. A request with both Content-Length and Transfer-Encoding, or with two lengths, is
-// refused.
+// Bounds: bytes and number of header fields, target, body, all bodies together, connections, and a
+// time limit on each of reading a head, reading a body (also a least rate), writing and idling.
+// What breaks them is answered with an OpenAI-style error object (400, 408, 413, 414, 431, 501,
+// 503) and the connection closes. A request with both Content-Length and Transfer-Encoding, or with
+// two lengths, is refused.
 //
 // Thread-safety: everything on the reactor's thread; listen() may also be called before run().
 #pragma once
@@ -79,6 +79,8 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0: the kernel picks
   size_t max_body_bytes = 64ULL << 20;
+  // Of all bodies that are being read or handled (not less than max_body_bytes); beyond: 503.
+  size_t max_buffered_bytes = 1ULL << 30;
   size_t max_header_bytes = 64ULL << 10;
   size_t max_header_fields = 256;
   size_t max_target_bytes = 16ULL << 10;
@@ -92,8 +94,9 @@ struct ServerOptions {
   Duration keep_alive = std::chrono::seconds(120);    // idle between requests, and before the first
   Duration write_timeout = std::chrono::seconds(60);  // to a client that does not read
   CorsPolicy cors = {};                               // by default no page of another origin
-  // tandem_http_connections, tandem_http_connections_refused_total and
-  // tandem_http_timeouts_total{waited_for}; null: not counted. Outlives the server.
+  // tandem_http_connections, tandem_http_connections_refused_total, tandem_http_body_bytes,
+  // tandem_http_bodies_refused_total and tandem_http_timeouts_total{waited_for}; null: not counted.
+  // Outlives the server.
   observe::Metrics* metrics = nullptr;
 };
 
@@ -108,6 +111,8 @@ class HttpServer {
 
   Result<uint16_t> listen();  // the port bound
   void close_listener();
+  // Every answer from now on tells its client that the connection closes after it.
+  void announce_close();
   // Stops accepting, closes idle connections, lets running requests end (announcing Connection:
   // close), and after `limit` closes what is left. True when nothing had to be cut.
   asio::awaitable<bool> drain(Duration limit);

@@ -56,7 +56,7 @@ std::string response_head(int status, const Headers& headers, std::string_view f
   return text;
 }
 
-Session::Session(Reactor& reactor, const ServerShared& shared, std::unique_ptr<Stream> stream)
+Session::Session(Reactor& reactor, ServerShared& shared, std::unique_ptr<Stream> stream)
     : shared_(shared),
       connection_(std::make_shared<Connection>(reactor, std::move(stream))),
       parser_(MessageParser::Kind::kRequest, {.header_bytes = shared.options.max_header_bytes,
@@ -75,7 +75,10 @@ asio::awaitable<void> Session::serve() {
     }
     parser_.reset();
     cors_ = {};
+    hold(0);
   }
+  parser_.reset();
+  hold(0);
   if (!connection_->gone()) co_await linger();
   connection_->close();
 }
@@ -187,6 +190,15 @@ asio::awaitable<bool> Session::read_until(const std::function<bool()>& done,
         co_await refuse(*parser_.error());
         co_return false;
       }
+      if (!hold(parser_.body().size())) {
+        shared_.refused_bodies.add();
+        parser_.body() = std::string();
+        hold(0);
+        co_await refuse(Error{503, "overloaded",
+                              "the server holds as many request bodies as it may; retry in a "
+                              "moment"});
+        co_return false;
+      }
       if (used == 0) break;
     }
     if (done()) co_return true;
@@ -203,6 +215,14 @@ asio::awaitable<bool> Session::read_until(const std::function<bool()>& done,
         co_return false;
     }
   }
+}
+
+bool Session::hold(size_t bytes) {
+  if (bytes == held_) return true;
+  shared_.body_bytes += bytes - held_;
+  const bool grows = bytes > std::exchange(held_, bytes);
+  shared_.buffered_bodies.set(static_cast<double>(shared_.body_bytes));
+  return !grows || shared_.body_bytes <= shared_.options.max_buffered_bytes;
 }
 
 asio::awaitable<bool> Session::read_head() {

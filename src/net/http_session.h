@@ -18,8 +18,10 @@ struct ServerShared {
   ServerOptions options;
   HttpHandler handler;
   HttpGate gate;
-  observe::Counter refused_connections, head_timeouts, body_timeouts, write_timeouts;
-  observe::Gauge open_connections;
+  observe::Counter refused_connections, refused_bodies, head_timeouts, body_timeouts,
+      write_timeouts;
+  observe::Gauge open_connections, buffered_bodies;
+  size_t body_bytes = 0;  // of requests that are being read or handled
 };
 
 // A whole answer's head. `framing`: the line of the body's length or coding; `keep_alive_seconds`
@@ -29,7 +31,7 @@ std::string response_head(int status, const Headers& headers, std::string_view f
 
 class Session final : public HttpResponder, public std::enable_shared_from_this<Session> {
  public:
-  Session(Reactor& reactor, const ServerShared& shared, std::unique_ptr<Stream> stream);
+  Session(Reactor& reactor, ServerShared& shared, std::unique_ptr<Stream> stream);
 
   asio::awaitable<void> serve();
 
@@ -62,6 +64,8 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
                                    observe::Counter timeouts);
   asio::awaitable<bool> read_head();
   asio::awaitable<bool> read_body();
+  // Says how much of a body this session has in memory. False: all of them have too much.
+  bool hold(size_t bytes);
   asio::awaitable<bool> continue_if_expected();
   asio::awaitable<bool> answer_from_head(HttpRefusal refusal);
   std::optional<HttpRefusal> refusal_of_head() const;
@@ -70,12 +74,13 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
   asio::awaitable<void> run_handler();
   asio::awaitable<void> linger();
 
-  const ServerShared& shared_;
+  ServerShared& shared_;
   std::shared_ptr<Connection> connection_;
   MessageParser parser_;
   HttpRequest request_;
   Headers cors_;
   std::function<void()> on_disconnect_;
+  size_t held_ = 0;  // bytes of a body, counted in shared_
   int minor_version_ = 1;
   bool head_request_ = false;
   bool started_ = false;

@@ -16,6 +16,24 @@ constexpr size_t kHeldBytes = 64UL << 10;
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
+// The model itself has no answer to the request (its numbers are none): any other worker would
+// compute the same.
+bool is_the_models(const Error& error) {
+  return error.status == 500 &&
+         (error.code == "non_finite_logits" || error.code == "embedding_not_finite");
+}
+
+// What an error object tells, over `error`.
+Error with_details(Error error, std::string_view object) {
+  const auto json = parse_json(object);
+  const JsonValue* const fields = json ? json->find("error") : nullptr;
+  const JsonValue* const code = fields == nullptr ? nullptr : fields->find("code");
+  const JsonValue* const message = fields == nullptr ? nullptr : fields->find("message");
+  if (code != nullptr && code->is_string()) error.code = code->as_string();
+  if (message != nullptr && message->is_string()) error.message = message->as_string();
+  return error;
+}
+
 }  // namespace
 
 // An answer that is not 2xx.
@@ -23,20 +41,17 @@ net::asio::awaitable<void> RequestRun::take_refusal(LegRun& leg, net::ClientHead
   Result<std::string> body = co_await leg.call->read_all(kErrorBytes);
   if (!body) co_return leg_died(leg, body.error());
   if (leg.cancelled) co_return;
-  Error error{head.status, "worker_error", "it answered " + std::to_string(head.status)};
-  if (const auto json = parse_json(*body)) {
-    const JsonValue* const fields = json->find("error");
-    const JsonValue* const code = fields == nullptr ? nullptr : fields->find("code");
-    const JsonValue* const message = fields == nullptr ? nullptr : fields->find("message");
-    if (code != nullptr && code->is_string()) error.code = code->as_string();
-    if (message != nullptr && message->is_string()) error.message = message->as_string();
-  }
+  const Error error = with_details(
+      {head.status, "worker_error", "it answered " + std::to_string(head.status)}, *body);
   // 401 and 403 are about our secret, never about the client.
   const bool refused =
-      head.status >= 400 && head.status < 500 && head.status != 401 && head.status != 403;
-  if (refused)
+      (head.status >= 400 && head.status < 500 && head.status != 401 && head.status != 403) ||
+      is_the_models(error);
+  if (refused) {
+    if (head.status == 500) head.headers.set("x-should-retry", "false");
     error_reply_ =
         ErrorReply{leg.dispatch.serial, head.status, std::move(head.headers), std::move(*body)};
+  }
   leg_failed(leg,
              refused              ? LegFailure::kRefused
              : head.status == 503 ? LegFailure::kBusy
@@ -183,12 +198,15 @@ net::asio::awaitable<bool> RequestRun::relay_frame(LegRun& leg, net::SseFrame& f
     if (frame.has_data &&
         has_member(frame.data,
                    "error")) {  // it began, and failed before any token: nothing was sent
-      Error error{502, "worker_error", "it failed before its first token"};
-      if (const auto json = parse_json(frame.data)) {
-        const JsonValue* const message = json->find("error")->find("message");
-        if (message != nullptr && message->is_string()) error.message = message->as_string();
+      const Error error =
+          with_details({500, "worker_error", "it failed before its first token"}, frame.data);
+      const bool refused = is_the_models(error);
+      if (refused) {
+        error_reply_ = ErrorReply{leg.dispatch.serial, error.status, net::error_headers(error),
+                                  std::move(frame.data)};
+        error_reply_->headers.set("x-should-retry", "false");
       }
-      leg_failed(leg, LegFailure::kFailed, error);
+      leg_failed(leg, refused ? LegFailure::kRefused : LegFailure::kFailed, error);
       co_return false;
     }
     if (leg.held.size() < kHeldBytes && first_frame_is_empty(frame)) {

@@ -299,13 +299,17 @@ net::RouteMatch<Route> match(const net::HttpRequest& request) {
   return net::match_route(kRoutes, request.method, model ? "/v1/models/{model}" : request.path);
 }
 
-// A JSON route takes JSON. A missing Content-Type is taken for it.
+// A JSON route takes JSON. A missing Content-Type is taken for it, but not from a web page: pages
+// of any origin may send bodies without a type, or as text, without asking first (CORS).
 Status check_content_type(const net::HttpRequest& request) {
+  const bool page = request.headers.find("origin") != nullptr;
+  // Ollama's own examples send its bodies without a type.
+  if (!page && request.path.starts_with("/api/")) return {};
   std::string_view type = request.headers.get("content-type");
   type = type.substr(0, type.find(';'));
   while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
   const bool json =
-      type.empty() || net::equal_ignoring_case(type, "application/json") ||
+      (type.empty() && !page) || net::equal_ignoring_case(type, "application/json") ||
       (type.size() > 5 && net::equal_ignoring_case(type.substr(type.size() - 5), "+json"));
   if (json) return {};
   return make_error(400, "unsupported_content_type",
@@ -324,8 +328,7 @@ std::optional<net::HttpRefusal> refusal_of(const RouterCore& core, const net::Ht
          "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"});
   }
   if (found.row == nullptr) return net::unmatched_route(request, found.allow);
-  // Ollama's own examples send its bodies without a type.
-  if (found.row->method == "POST" && !found.row->path.starts_with("/api/")) {
+  if (found.row->method == "POST") {
     if (Status json = check_content_type(request); !json) return net::refusal(json.error());
   }
   return std::nullopt;

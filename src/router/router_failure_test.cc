@@ -211,7 +211,8 @@ TEST_F(RouterTest, PrefillKilledMidTransferWithNoOtherIsAProperErrorWithinASecon
                     p[0]->kill();
                   }));
     const auto response = co_await ask(chat("hello", kStream));
-    EXPECT_EQ(response.status, 502);
+    EXPECT_EQ(response.status, 503);
+    EXPECT_EQ(response.headers.get("retry-after"), "1");
     EXPECT_EQ(error_code(response), "prefill_failed");
     EXPECT_LT(seconds_since(killed), 0.5);
     EXPECT_TRUE(co_await until([&] { return d[0]->disconnects == 1; }, 100ms));
@@ -402,7 +403,7 @@ TEST_F(RouterTest, AWorkerThatDiesAtRestIsSkippedWithoutAnError) {
     EXPECT_EQ(p[1]->seen.size(), 10U);
     p[1]->kill();
     const auto response = co_await ask(chat("hello"));
-    EXPECT_TRUE(response.status == 502 || response.status == 503) << response.status;
+    EXPECT_EQ(response.status, 503);
     EXPECT_TRUE(co_await until([&] { return !router->ready(); }));
     EXPECT_EQ((co_await get("/ready")).status, 503);
     EXPECT_EQ((co_await get("/health")).status, 503);
@@ -450,6 +451,35 @@ TEST_F(RouterTest, NonsenseFromWorkersIsAnErrorNotACrash) {
     p[0]->behaviour = hang;
     EXPECT_EQ((co_await ask(chat("hello"))).status, 502)
         << "our secret is not the client's business";
+  });
+}
+
+TEST_F(RouterTest, AModelWithoutAnAnswerIsToldWordForWordAndAskedOnce) {
+  run(0, 0, 2, [this]() -> awaitable<void> {
+    const std::string body =
+        R"({"error":{"message":"no numbers","type":"server_error","param":null,"code":"non_finite_logits"}})";
+    for (auto& worker : u) worker->behaviour = refuse(500, body);
+    for (size_t i = 1; i <= 8; ++i) {
+      const auto response = co_await ask(chat("hello"));
+      EXPECT_EQ(response.status, 500);
+      EXPECT_EQ(response.body, body);
+      EXPECT_EQ(response.headers.get("x-should-retry"), "false");
+      EXPECT_EQ(u[0]->seen.size() + u[1]->seen.size(), i) << "another worker has the same model";
+    }
+    // The same, told by a stream that has given nothing yet.
+    const auto streams = [body](FakeWorker&, FakeWorker::Seen&,
+                                net::HttpResponder& responder) -> awaitable<void> {
+      co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
+      co_await responder.write(sse_frame(body) + "data: [DONE]\n\n");
+      co_await responder.finish();
+    };
+    for (auto& worker : u) worker->behaviour = streams;
+    const auto streamed = co_await ask(chat("hello", kStream));
+    EXPECT_EQ(streamed.status, 500);
+    EXPECT_EQ(streamed.body, body);
+    EXPECT_EQ(u[0]->seen.size() + u[1]->seen.size(), 9U);
+    for (auto& worker : u) worker->behaviour = &FakeWorker::answer;
+    EXPECT_EQ((co_await ask(chat("hello"))).status, 200) << "no breaker is open";
   });
 }
 

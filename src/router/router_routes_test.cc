@@ -168,6 +168,25 @@ TEST_F(RouterTest, OtherContentsThanJsonAreRefused) {
   });
 }
 
+TEST_F(RouterTest, WebPagesMustNameTheirContent) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    const net::Headers page{{"Origin", "https://evil.example"}};
+    EXPECT_EQ((co_await ask(chat("x"), page)).status, 400) << "sent without a preflight";
+    net::ClientRequest ollama = request(R"({"model":"default","prompt":"x","stream":false})", page);
+    ollama.target = "/api/generate";
+    for (const char* const type : {"", "text/plain"}) {
+      if (*type != '\0') ollama.headers.set("Content-Type", type);
+      const auto refused = co_await net::fetch(*client, ollama);
+      EXPECT_TRUE(refused && refused->status == 400) << type;
+    }
+    EXPECT_TRUE(u[0]->seen.empty());
+    EXPECT_EQ((co_await ask(chat("x"), {{"Origin", "http://localhost:1"},
+                                        {"Content-Type", "application/json"}}))
+                  .status,
+              200);
+  });
+}
+
 TEST_F(RouterTest, RefusalsRepeatTheRequestId) {
   run(0, 0, 1, [this]() -> awaitable<void> {
     for (const char* path : {"/nothing", "/tokenize", "/v1/models", "/health", "/"}) {

@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <string_view>
 
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 namespace tandem::worker {
@@ -30,6 +32,22 @@ bool is_our_socket(const std::string& path) {
          facts.st_uid == ::geteuid();
 }
 
+// Containers that share the folder do not see each other's processes: only the socket itself tells
+// that nobody listens.
+bool is_deserted(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return false;
+  path.copy(address.sun_path, path.size());
+  const int descriptor = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) return false;
+  const bool refused =
+      ::connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 &&
+      errno == ECONNREFUSED;
+  ::close(descriptor);
+  return refused;
+}
+
 }  // namespace
 
 int remove_stale_sockets(const std::string& folder) {
@@ -40,7 +58,7 @@ int remove_stale_sockets(const std::string& folder) {
     const pid_t pid = owner_of(entry->path().filename().string());
     if (pid == 0 || ::kill(pid, 0) == 0 || errno != ESRCH) continue;
     const std::string path = entry->path().string();
-    if (is_our_socket(path) && ::unlink(path.c_str()) == 0) ++removed;
+    if (is_our_socket(path) && is_deserted(path) && ::unlink(path.c_str()) == 0) ++removed;
   }
   return removed;
 }

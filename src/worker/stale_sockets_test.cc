@@ -13,14 +13,16 @@
 namespace tandem::worker {
 namespace {
 
-void make_socket(const std::string& path) {
+int bound_socket(const std::string& path) {
   const int descriptor = ::socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
-  ASSERT_EQ(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ::close(descriptor);
+  EXPECT_EQ(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  return descriptor;
 }
+
+void make_socket(const std::string& path) { ::close(bound_socket(path)); }
 
 TEST(StaleSockets, OnlyThoseOfDeadProcessesGo) {
   char pattern[] = "/tmp/stale-XXXXXX";
@@ -36,9 +38,16 @@ TEST(StaleSockets, OnlyThoseOfDeadProcessesGo) {
   make_socket(alive);
   make_socket(other);
   std::ofstream(file) << "not a socket";
+  // Of a process in another container, whose number is nobody's here.
+  const std::string elsewhere = folder + "/tandem-" + std::to_string(dead) + "-live.sock";
+  const int listening = bound_socket(elsewhere);
+  ASSERT_EQ(::listen(listening, 1), 0);
   EXPECT_EQ(remove_stale_sockets(folder), 1);
   EXPECT_FALSE(std::filesystem::exists(gone));
-  for (const auto& kept : {alive, other, file}) EXPECT_TRUE(std::filesystem::exists(kept)) << kept;
+  for (const auto& kept : {alive, other, file, elsewhere})
+    EXPECT_TRUE(std::filesystem::exists(kept)) << kept;
+  ::close(listening);
+  EXPECT_EQ(remove_stale_sockets(folder), 1);
   EXPECT_EQ(remove_stale_sockets(folder + "/nothing"), 0);
   std::filesystem::remove_all(folder);
 }

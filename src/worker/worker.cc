@@ -131,6 +131,7 @@ void Worker::shut_down() {
   reactor_.post([this] {
     if (std::exchange(draining_, true)) return;
     observe::log_info("draining: {} requests are running", server_->running_requests());
+    server_->announce_close();
     reactor_.spawn(drain_and_stop());
   });
 }

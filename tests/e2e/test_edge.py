@@ -187,7 +187,8 @@ def test_up_drains_its_streams_and_ends_well(launch, write_script, tmp_path):  #
         wait_until(lambda: metrics(server.url)["tandem_num_requests_running"] == 4, 10, "four streams")
         server.signal(signal.SIGTERM)
         wait_until(lambda: request(server.url, "GET", "/ready", timeout=2).status == 503, 2, "not ready after SIGTERM")
-        assert request(server.url, "GET", "/health").status == 200
+        late = request(server.url, "GET", "/health")
+        assert late.status == 200 and late.headers["Connection"] == "close", "said before it closes"
         for stream in streams:
             got = events(stream.result(30).body)
             assert got[-1] == "[DONE]" and got[-2]["choices"][0]["finish_reason"] == "length"
@@ -220,6 +221,27 @@ def test_a_second_sigterm_does_not_wait(launch, write_script, tmp_path):
     server.signal(signal.SIGTERM)
     assert server.process.wait(2) == 130
     stream.close()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("who", ["up", "worker"])
+def test_a_signal_that_means_nothing_does_not_make_sigterm_deaf(launch, write_script, tmp_path, who):
+    server = launch(who, who, write_script(tmp_path, [{"reply": "x"}]), "--port", "0", "--kv-memory", "64M").wait_ready()
+    server.signal(signal.SIGUSR1)
+    time.sleep(0.2)
+    assert request(server.url, "GET", "/live").status == 200
+    server.signal(signal.SIGTERM)
+    assert server.process.wait(10) == 0
+
+
+@pytest.mark.quick
+def test_memory_of_large_bodies_goes_back(server):
+    before = server.private_bytes()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for reply in pool.map(lambda _: chat(server.url, "hi", max_tokens=1, padding=" " * 3_000_000), range(40)):
+            assert reply.status in (200, 400, 503), reply.body
+    wait_until(lambda: metrics(server.url)["tandem_http_body_bytes"] == 0, 5, "no body is held")
+    wait_until(lambda: server.private_bytes() < before + (16 << 20), 5, lambda: f"{before} bytes before, {server.private_bytes()} after")
 
 
 @pytest.mark.quick

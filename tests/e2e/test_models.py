@@ -122,6 +122,14 @@ def test_adapters_are_models_of_their_own(launch, model, tmp_path, workers):
 
 
 @pytest.mark.quick
+def test_an_adapter_with_another_models_name_is_refused(launch, model, write_script, tmp_path):
+    adapter, script = write_adapter(tmp_path / "polite"), write_script(tmp_path, [{"reply": "x"}])
+    server = launch("up", "up", "--model", f"base={model}", "--model", f"other={script}", "--adapter", f"base:other={adapter}",
+                    "--unified", "1", "--port", "0", "--kv-memory", "64M")
+    assert server.process.wait(60) == 2 and '"other" is the name of another model' in server.log()
+
+
+@pytest.mark.quick
 def test_an_adapter_that_is_none_is_named(launch, model, tmp_path):
     server = launch("up", "up", model, "--adapter", f"x={tmp_path}/none", "--unified", "1", "--port", "0")
     assert server.process.wait(60) == 1 and "none" in server.log()

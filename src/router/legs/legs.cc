@@ -14,7 +14,10 @@ Error as_gateway_error(Leg leg, LegFailure failure, const Error& error) {
   if (failure == LegFailure::kBusy) {
     return Error{503, "overloaded", "the " + name + " workers are busy; retry in a moment"};
   }
-  return Error{502, name + "_failed", "the " + name + " worker failed: " + error.message};
+  // Dead or frozen: the same request may go well once a worker is back, so clients are told when to
+  // come again.
+  const int status = failure == LegFailure::kDied ? 503 : 502;
+  return Error{status, name + "_failed", "the " + name + " worker failed: " + error.message};
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 //
 // The rules:
 //  * Nothing is repeated after the first byte reached the client.
-//  * Prefill refuses (4xx): its answer goes to the client word for word; the answer leg dies at
+//  * Prefill refuses: its answer goes to the client word for word; the answer leg dies at
 //  once. The same the other way round.
 //  * Prefill dies or fails before the first byte: both legs die, the whole request is placed again
 //  without it.
@@ -16,6 +16,7 @@
 //    the next attempt number (prefill keeps the blocks); otherwise the whole request is placed
 //    again.
 //  * Busy (503) is a failure that is charged to nobody.
+//  * When nobody is left to try: 503 after deaths and busy workers, 502 after wrong answers.
 //  * A leg that *answered* an error of its own (5xx) may only have felt the other's death: its fate
 //  is decided
 //    kVerdictTime later unless the other leg's death arrives first, and then only the other is
@@ -38,7 +39,7 @@ namespace tandem::router {
 
 enum class Leg : uint8_t { kPrefill, kAnswer };
 enum class LegFailure : uint8_t {
-  kRefused,  // 4xx: the request's fault
+  kRefused,  // 4xx: the request's fault; or the model itself has no answer to it (NaN)
   kBusy,     // 503: try another
   kFailed,   // another 5xx, or nonsense
   kDied,     // the connection failed, or the worker is down

@@ -116,7 +116,7 @@ TEST_F(LegsTest, PrefillsDeathBeforeTheFirstBytePlacesTheWholeRequestAgain) {
 TEST_F(LegsTest, PrefillsDeathWithNoOtherIsAnErrorThatNamesIt) {
   pair();
   fail(1, LegFailure::kDied);
-  EXPECT_EQ(show(legs.not_placed()), "error 502 prefill_failed");
+  EXPECT_EQ(show(legs.not_placed()), "error 503 prefill_failed");
 }
 
 TEST_F(LegsTest, TheAnswerLegsDeathLetsAnotherDialTheSameHandoff) {
@@ -140,7 +140,7 @@ TEST_F(LegsTest, AfterPrefillIsDoneADeadAnswerLegMeansAWholeRepeat) {
 TEST_F(LegsTest, NoOtherAnsweringWorkerEndsBothLegs) {
   pair();
   fail(2, LegFailure::kDied);
-  EXPECT_EQ(show(legs.not_placed()), "cancel prefill #1, error 502 decode_failed");
+  EXPECT_EQ(show(legs.not_placed()), "cancel prefill #1, error 503 decode_failed");
 }
 
 TEST_F(LegsTest, BusyTriesTheNextAndChargesNobody) {
@@ -150,6 +150,12 @@ TEST_F(LegsTest, BusyTriesTheNextAndChargesNobody) {
   EXPECT_EQ(show(legs.placed_answer(11)), "answer to 11 #3/2");
   EXPECT_EQ(fail(1, LegFailure::kBusy), "cancel answer #3, place");
   EXPECT_EQ(show(legs.not_placed()), "error 503 overloaded");
+}
+
+TEST_F(LegsTest, WrongAnswersAreABadGatewayNotAPlaceToComeBackTo) {
+  single();
+  fail(1, LegFailure::kFailed);
+  EXPECT_EQ(show(legs.not_placed()), "error 502 decode_failed");
 }
 
 TEST_F(LegsTest, ASingleLegIsPlacedAgainElsewhere) {
@@ -170,7 +176,7 @@ TEST_F(LegsTest, RepetitionsAreBounded) {
     }
   }
   EXPECT_EQ(dispatches, LegsOptions().max_dispatches);
-  EXPECT_EQ(last, "charge 13, error 502 decode_failed");
+  EXPECT_EQ(last, "charge 13, error 503 decode_failed");
 }
 
 TEST_F(LegsTest, AnErrorAnswerOfTheAnswerLegMayBeTheEchoOfPrefillsDeath) {
