@@ -35,9 +35,9 @@ TEST(WorkPool, ComesBackToTheReactorWithTheResultOrTheError) {
 
 TEST(WorkPool, HeavyWorkNeverTakesTheLastThread) {
   Reactor reactor;
-  WorkPool pool(2);
-  std::latch release(1);
+  std::latch release(1);  // both outlive the pool, whose last work may still use them
   std::atomic<int> heavy = 0;
+  WorkPool pool(2);
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(pool.submit(
         [&] {
@@ -59,8 +59,8 @@ TEST(WorkPool, HeavyWorkNeverTakesTheLastThread) {
 }
 
 TEST(WorkPool, BeyondItsBoundItSaysSo) {
-  WorkPool pool(2, 3);
   std::latch release(1);
+  WorkPool pool(2, 3);
   int taken = 0;
   while (taken < 100 && pool.submit([&] { release.wait(); }, Weight::kHeavy)) ++taken;
   EXPECT_LE(taken, 4);
