@@ -172,8 +172,8 @@ TEST_F(RouterTest, WebPagesMustNameTheirContent) {
   run(0, 0, 1, [this]() -> awaitable<void> {
     const net::Headers page{{"Origin", "https://evil.example"}};
     EXPECT_EQ((co_await ask(chat("x"), page)).status, 400) << "sent without a preflight";
-    net::ClientRequest ollama = request(R"({"model":"default","prompt":"x","stream":false})", page);
-    ollama.target = "/api/generate";
+    net::ClientRequest ollama =
+        request(R"({"model":"default","prompt":"x","stream":false})", "/api/generate", page);
     for (const char* const type : {"", "text/plain"}) {
       if (*type != '\0') ollama.headers.set("Content-Type", type);
       const auto refused = co_await net::fetch(*client, ollama);
