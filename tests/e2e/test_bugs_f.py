@@ -57,9 +57,10 @@ def test_a_frozen_engine_shows_in_the_health_within_seconds(pair, role):  # row 
             if role == "decode":  # without prefill, a decode worker still answers what is short
                 refused.append(chat(pair.url, "late " * 100, max_tokens=8))
             for reply in refused:
-                if role == "decode" or reply.status != 200:  # or the answer of the half that lives
-                    expect_error(reply, 503)
-                    assert reply.headers["Retry-After"]
+                if role == "prefill" and reply.status in (200, 502):  # decode's answer, or its own word that the handoff broke
+                    continue
+                expect_error(reply, 503)
+                assert reply.headers["Retry-After"]
         finally:
             worker.signal(signal.SIGCONT)
             wait_until(lambda: request(pair.url, "GET", "/ready").status == 200, 10, "well again")
