@@ -30,10 +30,13 @@ constexpr std::array kOptions = {
 };
 
 Status refuse_unsupported(const Fields& fields) {
-  for (const char* key : {"images", "format", "suffix", "context", "template"}) {
+  for (const char* key :
+       {"images", "format", "suffix", "context", "template", "logprobs", "top_logprobs"}) {
     const JsonValue* value = fields.find(key);
     const bool used = value != nullptr && !(value->is_string() && value->as_string().empty()) &&
-                      !(value->is_array() && value->items().empty());
+                      !(value->is_array() && value->items().empty()) &&
+                      !(value->is_bool() && !value->as_bool()) &&
+                      !(value->is_number() && value->as_double() == 0.0);
     if (!used) continue;
     return make_error(400, "unsupported_parameter",
                       "'" + std::string(key) + "' is not supported here; leave it out",
@@ -59,17 +62,20 @@ Status read_options(const Fields& fields, JsonValue& out) {
   return {};
 }
 
-Status read_messages(const Fields& fields, JsonValue& out) {
+Status read_messages(const Fields& fields, OllamaRequest& out) {
   const JsonValue* messages = fields.find("messages");
-  if (messages == nullptr) return fields.error("messages", "is missing");
+  const bool none = messages == nullptr || (messages->is_array() && messages->items().empty());
+  out.load = none && fields.find("model") != nullptr;
+  if (out.load) return {};
+  if (none) return fields.error("messages", "is missing");
   for (size_t i = 0; i < messages->items().size(); ++i) {
     const JsonValue* images = messages->items()[i].find("images");
     if (images == nullptr || images->items().empty()) continue;
     return make_error(400, "unsupported_content", "images are not supported by this model",
                       pointer_to("/messages", std::to_string(i)) + "/images");
   }
-  out.set("messages", *messages);
-  if (const JsonValue* tools = fields.find("tools")) out.set("tools", *tools);
+  out.body.set("messages", *messages);
+  if (const JsonValue* tools = fields.find("tools")) out.body.set("tools", *tools);
   return {};
 }
 
@@ -77,12 +83,13 @@ Status read_prompt(const Fields& fields, OllamaRequest& out) {
   std::string prompt;
   std::string system;
   bool raw = false;
-  if (fields.find("prompt") == nullptr) return fields.error("prompt", "is missing");
   TANDEM_CHECK(fields.string("prompt", prompt, kMaxText));
   TANDEM_CHECK(fields.string("system", system, kMaxText));
   TANDEM_CHECK(fields.boolean("raw", raw));
+  out.load = prompt.empty() && fields.find("model") != nullptr;
+  if (prompt.empty() && !out.load) return fields.error("prompt", "is missing");
   if (raw) {
-    out.messages = false;
+    out.endpoint = Endpoint::kCompletions;
     out.body.set("prompt", JsonValue::string(std::move(prompt)));
     return {};
   }
@@ -94,6 +101,20 @@ Status read_prompt(const Fields& fields, OllamaRequest& out) {
   if (!system.empty()) add("system", std::move(system));
   add("user", std::move(prompt));
   out.body.set("messages", std::move(messages));
+  return {};
+}
+
+Status read_texts(const Fields& fields, OllamaRequest& out) {
+  out.endpoint = Endpoint::kEmbeddings;
+  out.stream = false;
+  const char* key = out.route == OllamaRoute::kEmbed ? "input" : "prompt";
+  const JsonValue* texts = fields.find(key);
+  if (texts == nullptr) return fields.error(key, "is missing");
+  if (!texts->is_string() && (!texts->is_array() || out.route == OllamaRoute::kEmbedding))
+    return fields.error(key, "must be a text");
+  out.body.set("input", *texts);
+  if (const JsonValue* dimensions = fields.find("dimensions"))
+    out.body.set("dimensions", *dimensions);
   return {};
 }
 
@@ -115,11 +136,11 @@ std::string text_of(const JsonValue& choice) {
 
 }  // namespace
 
-Result<OllamaRequest> parse_ollama(bool chat, const JsonValue& body) {
+Result<OllamaRequest> parse_ollama(OllamaRoute route, const JsonValue& body) {
   if (!body.is_object()) return invalid_request("the body must be a JSON object", "");
   const Fields fields(body, "");
   OllamaRequest out;
-  out.chat = chat;
+  out.route = route;
   out.model = "default";
   out.body = JsonValue::object();
   TANDEM_CHECK(fields.string("model", out.model, 1024));
@@ -129,14 +150,14 @@ Result<OllamaRequest> parse_ollama(bool chat, const JsonValue& body) {
   std::string name = out.model;
   if (name.ends_with(":latest")) name.resize(name.size() - 7);
   out.body.set("model", JsonValue::string(std::move(name)));
-  TANDEM_CHECK(read_options(fields, out.body));
-  if (chat) {
-    TANDEM_CHECK(read_messages(fields, out.body));
-  } else {
-    TANDEM_CHECK(read_prompt(fields, out));
+  if (route == OllamaRoute::kEmbed || route == OllamaRoute::kEmbedding) {
+    TANDEM_CHECK(read_texts(fields, out));
+    return out;
   }
+  TANDEM_CHECK(read_options(fields, out.body));
+  TANDEM_CHECK(route == OllamaRoute::kChat ? read_messages(fields, out) : read_prompt(fields, out));
   // The older dialect stops after 16 tokens unless told otherwise; Ollama does not.
-  if (!out.messages && out.body.find("max_tokens") == nullptr)
+  if (out.endpoint == Endpoint::kCompletions && out.body.find("max_tokens") == nullptr)
     out.body.set("max_tokens", JsonValue::integer(128));
   out.body.set("stream", JsonValue::boolean(out.stream));
   if (out.stream) {
@@ -157,13 +178,13 @@ std::string ollama_error(std::string_view openai_body) {
 }
 
 OllamaReply::OllamaReply(const OllamaRequest& request, std::string created)
-    : chat_(request.chat), model_(request.model), created_(std::move(created)) {}
+    : route_(request.route), model_(request.model), created_(std::move(created)) {}
 
 JsonValue OllamaReply::part(const std::string& text, bool done) const {
   JsonValue json = JsonValue::object();
   json.set("model", JsonValue::string(model_));
   json.set("created_at", JsonValue::string(created_));
-  if (chat_) {
+  if (route_ == OllamaRoute::kChat) {
     json.set("message", JsonValue::object({{"role", JsonValue::string("assistant")},
                                            {"content", JsonValue::string(text)}}));
   } else {
@@ -207,8 +228,35 @@ std::string OllamaReply::line(std::string_view data, int64_t elapsed) {
   return text.empty() ? std::string() : part(text, false).dump() + "\n";
 }
 
+std::string OllamaReply::loaded() const {
+  JsonValue json = part("", true);
+  json.set("done_reason", JsonValue::string("load"));
+  return json.dump();
+}
+
+std::string OllamaReply::embeddings(const JsonValue& openai, int64_t elapsed) const {
+  const JsonValue* data = openai.find("data");
+  if (data == nullptr || data->items().empty()) return ollama_error("");
+  JsonValue vectors = JsonValue::array();
+  for (const JsonValue& entry : data->items()) {
+    const JsonValue* vector = entry.find("embedding");
+    vectors.push_back(vector == nullptr ? JsonValue::array() : *vector);
+  }
+  if (route_ == OllamaRoute::kEmbedding)
+    return JsonValue::object({{"embedding", vectors.items()[0]}}).dump();
+  JsonValue out = JsonValue::object({{"model", JsonValue::string(model_)}});
+  out.set("embeddings", std::move(vectors));
+  out.set("total_duration", JsonValue::integer(elapsed));
+  const JsonValue* usage = openai.find("usage");
+  const JsonValue* count = usage == nullptr ? nullptr : usage->find("prompt_tokens");
+  if (count != nullptr) out.set("prompt_eval_count", *count);
+  return out.dump();
+}
+
 std::string OllamaReply::whole(std::string_view openai_body, int64_t elapsed) const {
   const auto json = parse_json(openai_body);
+  if (json && (route_ == OllamaRoute::kEmbed || route_ == OllamaRoute::kEmbedding))
+    return embeddings(*json, elapsed);
   const JsonValue* choice = json ? first_choice(*json) : nullptr;
   if (choice == nullptr) return ollama_error("");
   JsonValue out = last(text_of(*choice), json->find("usage"), elapsed);

@@ -8,23 +8,28 @@
 #include <string_view>
 #include <vector>
 
+#include "api/openai.h"
 #include "base/json_value.h"
 #include "base/result.h"
 
 namespace tandem::api {
 
-// An OpenAI request made of /api/chat's or /api/generate's.
+// /api/chat, /api/generate, /api/embed and the older /api/embeddings (one text).
+enum class OllamaRoute : uint8_t { kChat, kGenerate, kEmbed, kEmbedding };
+
+// An OpenAI request made of Ollama's.
 struct OllamaRequest {
-  bool chat = true;      // /api/chat: replies have `message`; else `response`
-  bool messages = true;  // the OpenAI body is one of /v1/chat/completions, else /v1/completions
-  bool stream = true;    // Ollama streams unless told not to
-  std::string model;     // as the client named it
-  JsonValue body;        // with usage asked for when streamed
+  OllamaRoute route = OllamaRoute::kChat;
+  Endpoint endpoint = Endpoint::kChatCompletions;  // of the OpenAI body
+  bool stream = true;                              // Ollama streams unless told not to
+  bool load = false;  // without messages or prompt: only asks for the model to be ready
+  std::string model;  // as the client named it
+  JsonValue body;     // with usage asked for when streamed
 };
 // Known options are translated (num_predict, repeat_penalty, ...), unknown ones ignored. What
-// cannot be served (images, format, suffix, raw context) is a 400. Errors carry the pointer of
-// Ollama's field.
-Result<OllamaRequest> parse_ollama(bool chat, const JsonValue& body);
+// cannot be served (images, format, suffix, raw context, logprobs) is a 400. Errors carry the
+// pointer of Ollama's field.
+Result<OllamaRequest> parse_ollama(OllamaRoute route, const JsonValue& body);
 
 // {"error": sentence} of an OpenAI error object.
 std::string ollama_error(std::string_view openai_body);
@@ -38,12 +43,16 @@ class OllamaReply {
   std::string line(std::string_view data, int64_t elapsed);
   // A whole OpenAI answer.
   std::string whole(std::string_view openai_body, int64_t elapsed) const;
+  // To a request that only loads.
+  std::string loaded() const;
 
  private:
   JsonValue part(const std::string& text, bool done) const;
   JsonValue last(const std::string& text, const JsonValue* usage, int64_t elapsed) const;
 
-  bool chat_;
+  std::string embeddings(const JsonValue& openai, int64_t elapsed) const;
+
+  OllamaRoute route_;
   std::string model_;
   std::string created_;
   std::string reason_ = "stop";

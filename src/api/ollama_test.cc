@@ -7,13 +7,13 @@ namespace {
 
 TEST(Ollama, ChatBecomesAChatCompletion) {
   const auto request = parse_ollama(
-      true,
+      OllamaRoute::kChat,
       parse(
           R"({"model":"m:latest","messages":[{"role":"user","content":"hi","images":[]}],"keep_alive":"5m",)"
           R"("options":{"temperature":0.5,"num_predict":9,"repeat_penalty":1.2,"stop":["x"],"num_ctx":4096,"seed":3}})"));
   ASSERT_TRUE(request) << request.error().message;
   EXPECT_TRUE(request->stream) << "unless told not to";
-  EXPECT_TRUE(request->messages);
+  EXPECT_EQ(request->endpoint, Endpoint::kChatCompletions);
   EXPECT_EQ(request->model, "m:latest");
   const auto parsed = parse_request(Endpoint::kChatCompletions, request->body);
   ASSERT_TRUE(parsed) << parsed.error().message;
@@ -28,14 +28,14 @@ TEST(Ollama, ChatBecomesAChatCompletion) {
 
 TEST(Ollama, GenerateBecomesMessagesOrARawPrompt) {
   const auto rendered = parse_ollama(
-      false,
+      OllamaRoute::kGenerate,
       parse(R"({"prompt":"hi","system":"be brief","stream":false,"options":{"num_predict":-1}})"));
   EXPECT_EQ(rendered->body.find("messages")->dump(),
             R"([{"role":"system","content":"be brief"},{"role":"user","content":"hi"}])");
   EXPECT_FALSE(rendered->stream);
   EXPECT_EQ(rendered->body.find("max_tokens"), nullptr);
-  const auto raw = parse_ollama(false, parse(R"({"prompt":"hi","raw":true})"));
-  EXPECT_FALSE(raw->messages);
+  const auto raw = parse_ollama(OllamaRoute::kGenerate, parse(R"({"prompt":"hi","raw":true})"));
+  EXPECT_EQ(raw->endpoint, Endpoint::kCompletions);
   EXPECT_EQ(raw->body.find("prompt")->as_string(), "hi");
 }
 
@@ -43,26 +43,31 @@ TEST(Ollama, WhatCannotBeServedIsRefused) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"messages":[{"role":"user","content":"x","images":["aGk="]}]})", "/messages/0/images"},
       {R"({"messages":[],"format":"json"})", "/format"},
-      {R"({})", "/messages"},
       {R"([])", ""},
+      {R"({"messages":[],"logprobs":true})", "/logprobs"},
+      {R"({})", "/messages"},
       {R"({"messages":[],"stream":1})", "/stream"},
       {R"({"messages":[],"options":7})", "/options"},
       {R"({"messages":[],"options":{"num_predict":"x"}})", "/options/num_predict"},
   };
   for (const auto& [body, pointer] : cases) {
-    const auto request = parse_ollama(true, parse(body));
+    const auto request = parse_ollama(OllamaRoute::kChat, parse(body));
     ASSERT_FALSE(request) << body;
     EXPECT_EQ(request.error().status, 400);
     EXPECT_EQ(request.error().pointer, pointer) << body;
   }
-  EXPECT_EQ(parse_ollama(false, parse("{}")).error().pointer, "/prompt");
+  EXPECT_EQ(parse_ollama(OllamaRoute::kGenerate, parse("{}")).error().pointer, "/prompt");
+  for (const char* body : {"{}", R"({"input":7})"})
+    EXPECT_EQ(parse_ollama(OllamaRoute::kEmbed, parse(body)).error().pointer, "/input");
+  EXPECT_EQ(parse_ollama(OllamaRoute::kEmbedding, parse(R"({"prompt":["a"]})")).error().pointer,
+            "/prompt");
   EXPECT_EQ(ollama_error(R"({"error":{"message":"why"}})"), R"({"error":"why"})");
   EXPECT_TRUE(parse(ollama_error("nonsense")).find("error")->is_string());
 }
 
 TEST(Ollama, EventsBecomeLinesAndTheLastHasTheCounts) {
-  const auto request =
-      *parse_ollama(true, parse(R"({"model":"m","messages":[{"role":"user","content":"x"}]})"));
+  const auto request = *parse_ollama(
+      OllamaRoute::kChat, parse(R"({"model":"m","messages":[{"role":"user","content":"x"}]})"));
   OllamaReply reply(request, "2026-01-01T00:00:00Z");
   EXPECT_EQ(
       reply.line(
@@ -86,20 +91,49 @@ TEST(Ollama, EventsBecomeLinesAndTheLastHasTheCounts) {
 
 TEST(Ollama, AStreamThatFailsEndsWithItsErrorOnly) {
   const auto request =
-      *parse_ollama(true, parse(R"({"messages":[{"role":"user","content":"x"}]})"));
+      *parse_ollama(OllamaRoute::kChat, parse(R"({"messages":[{"role":"user","content":"x"}]})"));
   OllamaReply reply(request, "t");
   EXPECT_EQ(reply.line(R"({"error":{"message":"lost"}})", 1), "{\"error\":\"lost\"}\n");
   EXPECT_EQ(reply.line("[DONE]", 1), "");
 }
 
 TEST(Ollama, AWholeAnswerIsOneObject) {
-  const auto request = *parse_ollama(false, parse(R"({"model":"m","prompt":"x","stream":false})"));
+  const auto request =
+      *parse_ollama(OllamaRoute::kGenerate, parse(R"({"model":"m","prompt":"x","stream":false})"));
   const OllamaReply reply(request, "t");
   EXPECT_EQ(reply.whole(R"({"choices":[{"message":{"content":"Hi"},"finish_reason":"length"}],)"
                         R"("usage":{"prompt_tokens":5,"completion_tokens":2}})",
                         9),
             R"({"model":"m","created_at":"t","response":"Hi","done":true,"done_reason":"length",)"
             R"("total_duration":9,"prompt_eval_count":5,"eval_count":2})");
+}
+
+TEST(Ollama, WithoutAPromptOnlyTheModelIsLoaded) {
+  for (const char* body : {R"({"model":"m","messages":[]})", R"({"model":"m"})"}) {
+    const auto request = *parse_ollama(OllamaRoute::kChat, parse(body));
+    EXPECT_TRUE(request.load) << body;
+    EXPECT_EQ(OllamaReply(request, "t").loaded(),
+              R"({"model":"m","created_at":"t","message":{"role":"assistant","content":""},)"
+              R"("done":true,"done_reason":"load"})");
+  }
+  EXPECT_TRUE(parse_ollama(OllamaRoute::kGenerate, parse(R"({"model":"m","prompt":""})"))->load);
+  EXPECT_FALSE(parse_ollama(OllamaRoute::kGenerate, parse(R"({"model":"m","prompt":" "})"))->load);
+}
+
+TEST(Ollama, EmbeddingsOfOneOrSeveralTexts) {
+  const auto several = *parse_ollama(OllamaRoute::kEmbed,
+                                     parse(R"({"model":"m","input":["a","b"],"truncate":true})"));
+  const auto parsed = parse_request(Endpoint::kEmbeddings, several.body);
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(parsed->prompts.size(), 2U);
+  const char* answer =
+      R"({"data":[{"embedding":[0.25,-1]},{"embedding":[0.5,1e-9]}],"usage":{"prompt_tokens":4}})";
+  EXPECT_EQ(OllamaReply(several, "t").whole(answer, 9),
+            R"({"model":"m","embeddings":[[0.25,-1],[0.5,1e-9]],"total_duration":9,)"
+            R"("prompt_eval_count":4})");
+  const auto one = *parse_ollama(OllamaRoute::kEmbedding, parse(R"({"model":"m","prompt":"a"})"));
+  EXPECT_EQ(one.body.find("input")->as_string(), "a");
+  EXPECT_EQ(OllamaReply(one, "t").whole(answer, 9), R"({"embedding":[0.25,-1]})");
 }
 
 }  // namespace

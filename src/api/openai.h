@@ -47,6 +47,7 @@ struct ApiRequest {
   protocol::SamplingParams sampling;  // max_tokens 0: as many as fit
   std::string user;                   // affinity hints, empty when absent
   std::string prompt_cache_key;
+  std::string cache_salt;  // narrows what this request may share; empty: the common cache
   // Embeddings.
   bool base64 = false;
   std::optional<protocol::Pooling> pooling;  // absent: the model's

@@ -36,6 +36,10 @@ constexpr std::array kOperations = {
               "OllamaChatRequest", "OllamaReply", nullptr},
     Operation{"/api/generate", "post", "Continue a text, in Ollama's dialect",
               "OllamaGenerateRequest", "OllamaReply", nullptr},
+    Operation{"/api/embed", "post", "Turn texts into vectors, in Ollama's dialect",
+              "OllamaEmbedRequest", "OllamaEmbedReply", nullptr},
+    Operation{"/api/embeddings", "post", "Turn one text into a vector, in Ollama's older way",
+              "OllamaEmbeddingsRequest", "OllamaEmbeddingsReply", nullptr},
     Operation{"/api/tags", "get", "The served models, in Ollama's dialect", nullptr, "OllamaTags",
               nullptr},
     Operation{"/api/version", "get", "The version, in Ollama's dialect", nullptr, "OllamaVersion",
@@ -68,7 +72,7 @@ JsonValue responses(const Operation& operation) {
   if (operation.stream != nullptr) {
     body.set("text/event-stream", JsonValue::object({{"schema", reference(operation.stream)}}));
   }
-  if (ollama && operation.request != nullptr) {
+  if (operation.reply != nullptr && std::string_view(operation.reply) == "OllamaReply") {
     body.set("application/x-ndjson", JsonValue::object({{"schema", reference(operation.reply)}}));
   }
   JsonValue out = JsonValue::object();
@@ -82,7 +86,6 @@ JsonValue responses(const Operation& operation) {
       {"400", "The request cannot succeed as it is; param names the field", true},
       {"401", "The key is missing or wrong", false},
       {"404", "There is no such model", true},
-      {"413", "The body is larger than the server takes", true},
       {"429", "Too many requests; Retry-After says when to try again", false},
       {"503", "Nobody can take the request now; Retry-After says when to try again", false}};
   for (const Failure& failure : kFailures) {

@@ -22,6 +22,8 @@ constexpr Field kCommon[] = {
      Text{kMaxName, [](Draft& d) -> std::string& { return d.request.model; }}, R"("default")"},
     {"user", "Who asks; only keeps a user's requests on warm caches",
      Text{kMaxName, [](Draft& d) -> std::string& { return d.request.user; }}},
+    {"cache_salt", "Only requests with the same one share cached prompts",
+     Text{kMaxName, [](Draft& d) -> std::string& { return d.request.cache_salt; }}},
 };
 
 constexpr Field kStreamOptions[] = {
@@ -105,7 +107,6 @@ constexpr Field kGeneration[] = {
     {"use_beam_search", "beam search", Refused{"[false]"}},
     {"length_penalty", "beam search", Refused{"[1]"}},
     {"priority", "no client may jump the queue", Refused{"[0]"}},
-    {"cache_salt", "separate caches", Refused{R"([""])"}},
     {"truncate_prompt_tokens", "nothing is ever truncated", Refused{"[]"}},
     {"prompt_logprobs", "use echo and logprobs of /v1/completions", Refused{"[]"}},
     {"allowed_token_ids", "constrained output", Refused{"[[]]"}},

@@ -9,6 +9,7 @@
 #include "cli/common.h"
 #include "cli/router_flags.h"
 #include "observe/log.h"
+#include "router/request_id.h"
 
 namespace tandem::cli {
 
@@ -71,6 +72,7 @@ Result<std::unique_ptr<RouterProcess>> RouterProcess::create(
   TANDEM_CHECK(process->router_->start());
   TANDEM_TRY(server_options, flags.server_options());
   server_options.metrics = &process->router_->metrics();
+  server_options.identify = router::request_id_of;
   process->server_ =
       std::make_unique<net::HttpServer>(process->reactor_, std::move(server_options),
                                         process->router_->handler(), process->router_->gate());

@@ -24,8 +24,6 @@ std::string_view http_reason(int status) {
       return "Request Timeout";
     case 409:
       return "Conflict";
-    case 413:
-      return "Content Too Large";
     case 414:
       return "URI Too Long";
     case 415:

@@ -197,9 +197,10 @@ struct MessageParser::Impl {
   }
 
   int too_large() {
-    return fail(
-        413, "request_too_large",
-        "the request's body is larger than " + std::to_string(limits.body_bytes) + " bytes");
+    // Not 413: clients that repeat a refused request stop at a 400 only.
+    return fail(400, "request_too_large",
+                "the request's body is larger than the " + std::to_string(limits.body_bytes) +
+                    " bytes that this server takes");
   }
 
   int on_head() {

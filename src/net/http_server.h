@@ -5,7 +5,7 @@
 //
 // Bounds: bytes and number of header fields, target, body, all bodies together, connections, and a
 // time limit on each of reading a head, reading a body (also a least rate), writing and idling.
-// What breaks them is answered with an OpenAI-style error object (400, 408, 413, 414, 431, 501,
+// What breaks them is answered with an OpenAI-style error object (400, 408, 414, 431, 501,
 // 503) and the connection closes. A request with both Content-Length and Transfer-Encoding, or with
 // two lengths, is refused.
 //
@@ -94,6 +94,9 @@ struct ServerOptions {
   Duration keep_alive = std::chrono::seconds(120);    // idle between requests, and before the first
   Duration write_timeout = std::chrono::seconds(60);  // to a client that does not read
   CorsPolicy cors = {};                               // by default no page of another origin
+  // Names a request by its headers (of a broken head: those that were read): x-request-id of the
+  // answers that the server makes itself. Empty: they have none.
+  std::function<std::string(const Headers&)> identify = {};
   // tandem_http_connections, tandem_http_connections_refused_total, tandem_http_body_bytes,
   // tandem_http_bodies_refused_total and tandem_http_timeouts_total{waited_for}; null: not counted.
   // Outlives the server.

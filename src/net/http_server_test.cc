@@ -83,7 +83,7 @@ TEST_F(ServerTest, ExpectContinueIsAnsweredAtOnceAndATooLargeBodyWithoutReadingI
   ASSERT_TRUE(client.read_until("POST:abc"));
   RawClient large(port_);
   large.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\nExpect: 100-continue\r\n\r\n");
-  ASSERT_TRUE(large.read_until("HTTP/1.1 413", 500)) << large.text();
+  ASSERT_TRUE(large.read_until("HTTP/1.1 400", 500)) << large.text();
   EXPECT_EQ(large.text().find("100 Continue"), std::string::npos);
 }
 
@@ -96,16 +96,45 @@ TEST_F(ServerTest, LimitsAreExact) {
                                std::string(1000, 'a'))),
             "200");
   expect_error(
-      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n" + std::string(1001, 'a'), "413",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n" + std::string(1001, 'a'), "400",
       "request_too_large");
   expect_error("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" +
                    std::string(1001, 'a') + "\r\n0\r\n\r\n",
-               "413", "request_too_large");
+               "400", "request_too_large");
   expect_error("GET / HTTP/1.1\r\nHost: x\r\nX: " + std::string(70000, 'a') + "\r\n\r\n", "431",
                "headers_too_large");
   std::string fields;
   for (int i = 0; i < 400; ++i) fields += "a: b\r\n";
   expect_error("GET / HTTP/1.1\r\nHost: x\r\n" + fields + "\r\n", "431", "headers_too_large");
+}
+
+TEST_F(ServerTest, AnswersThatTheServerMakesItselfAreIdentified) {
+  ServerOptions options;
+  options.max_body_bytes = 1000;
+  options.max_header_bytes = 4096;
+  options.cors = *CorsPolicy::parse({"https://page.example"});
+  options.identify = [](const Headers& headers) {
+    return "id-" + std::string(headers.get("x-request-id"));
+  };
+  start(options);
+  const std::string named = "Host: x\r\nx-request-id: seven\r\nOrigin: https://page.example\r\n";
+  for (const std::string& request : {
+           "POST / HTTP/1.1\r\n" + named + "Content-Length: 1001\r\n\r\n",
+           "POST / HTTP/1.1\r\n" + named + "Transfer-Encoding: chunked\r\n\r\n3e9\r\n" +
+               std::string(1001, 'a') + "\r\n0\r\n\r\n",
+           "POST / HTTP/1.1\r\n" + named + "Transfer-Encoding: chunked\r\n\r\n-1\r\n",
+           "POST / HTTP/1.1\r\n" + named + "Expect: more\r\nConnection: close\r\n\r\n",
+           "GET / HTTP/1.1\r\n" + named + "X: " + std::string(5000, 'a') + "\r\n\r\n",
+           "GET / HTTP/1.1\r\n" + named +
+               "Upgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n",
+       }) {
+    const std::string answer = exchange(request);
+    EXPECT_NE(answer.find("x-request-id: id-seven\r\n"), std::string::npos) << answer;
+    EXPECT_NE(answer.find("Access-Control-Allow-Origin: https://page.example\r\n"),
+              std::string::npos)
+        << answer;
+  }
+  EXPECT_NE(exchange("nonsense\r\n\r\n").find("x-request-id: id-\r\n"), std::string::npos);
 }
 
 TEST_F(ServerTest, AnUpgradeOfferIsDeclinedAndAnswered) {

@@ -74,6 +74,7 @@ asio::awaitable<void> Session::serve() {
       co_await run_handler();
     }
     parser_.reset();
+    request_ = {};
     cors_ = {};
     hold(0);
   }
@@ -95,6 +96,7 @@ asio::awaitable<Status> Session::send(int status, Headers headers, std::string b
   finished_ = true;
   std::string framing;
   if (!body_forbidden(status)) framing = "Content-Length: " + std::to_string(body.size()) + "\r\n";
+  identify(headers);
   for (const auto& [name, value] : cors_) headers.add(name, value);
   const std::string text =
       response_head(status, headers, framing, keep_alive_seconds(), minor_version_);
@@ -171,11 +173,23 @@ asio::awaitable<Status> Session::put(std::initializer_list<std::string_view> pie
   co_return gone();
 }
 
+// The request's own once its head is whole, else what was read of it.
+const Headers& Session::known_headers() {
+  return request_.method.empty() ? parser_.headers() : request_.headers;
+}
+
+void Session::identify(Headers& headers) {
+  constexpr std::string_view kName = "x-request-id";
+  if (shared_.options.identify && headers.find(kName) == nullptr)
+    headers.add(std::string(kName), shared_.options.identify(known_headers()));
+}
+
 asio::awaitable<void> Session::refuse(Error error) {
   closing_ = true;
   started_ = finished_ = false;
   minor_version_ = 1;
   head_request_ = parser_.head_complete() && parser_.method() == "HEAD";
+  cors_ = shared_.options.cors.answer_headers(known_headers().get("origin"));
   co_await send(error.status, error_headers(error), error_body(error));
 }
 

@@ -55,6 +55,8 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
   int64_t keep_alive_seconds() const;
   void disconnected();
 
+  const Headers& known_headers();
+  void identify(Headers& headers);
   asio::awaitable<Status> put(std::initializer_list<std::string_view> pieces);
   asio::awaitable<void> refuse(Error error);
   // Feeds the parser until `done` or `until(body bytes so far)`. False when the connection should

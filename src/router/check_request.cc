@@ -19,9 +19,11 @@ std::string ids_text(const std::vector<int32_t>& ids) {
 
 }  // namespace
 
-protocol::ContentId prefix_root(const ServedModel& model, const std::string& adapter) {
-  return protocol::root_content_id(model.lineage, model.block_tokens,
-                                   adapter.empty() ? "" : "adapter:" + adapter);
+protocol::ContentId prefix_root(const ServedModel& model, const CheckedRequest& checked) {
+  // The length keeps a salt from being read as part of an adapter's name.
+  const std::string scope =
+      std::to_string(checked.adapter.size()) + ":" + checked.adapter + checked.salt;
+  return protocol::root_content_id(model.lineage, model.block_tokens, scope);
 }
 
 Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& text,
@@ -36,6 +38,7 @@ Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& 
   CheckedRequest checked;
   checked.model = model;
   if (model->has_adapter(parsed.model)) checked.adapter = parsed.model;
+  checked.salt = parsed.cache_salt;
   for (const auto& prompt : prompts) {
     TANDEM_CHECK(
         api::check_context(static_cast<int64_t>(prompt.size()), parsed, model->context_length));
@@ -45,7 +48,7 @@ Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& 
   if (prompts.size() > 1) checked.ids_json = '[' + checked.ids_json + ']';
   checked.one_worker = api::needs_one_worker(parsed);
   checked.blocks =
-      protocol::content_ids(prefix_root(*model, checked.adapter), prompts[0], model->block_tokens);
+      protocol::content_ids(prefix_root(*model, checked), prompts[0], model->block_tokens);
   checked.prompt = std::move(prompts[0]);
   checked.max_tokens = parsed.sampling.max_tokens;
   checked.stream = parsed.stream;

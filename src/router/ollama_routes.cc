@@ -65,14 +65,17 @@ std::string timestamp(std::time_t at) {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts)};
 }
 
-awaitable<int> ollama_route(std::shared_ptr<RouterCore> core, bool chat, net::HttpRequest& request,
-                            IdentifiedResponder& responder, GenerateHandler messages,
-                            GenerateHandler text) {
+awaitable<int> ollama_route(std::shared_ptr<RouterCore> core, api::OllamaRoute route,
+                            net::HttpRequest& request, IdentifiedResponder& responder,
+                            OllamaHandlers handlers) {
   auto asked = co_await net::run_on_body<api::OllamaRequest>(
       core->pool, core->reactor, request.body,
-      [chat](const std::string& body) -> Result<api::OllamaRequest> {
+      [route,
+       models = core->registry.models()](const std::string& body) -> Result<api::OllamaRequest> {
         TANDEM_TRY(json, parse_json(body));
-        return api::parse_ollama(chat, json);
+        TANDEM_TRY(request, api::parse_ollama(route, json));
+        if (request.load) TANDEM_CHECK(models->choose(request.body.find("model")->as_string()));
+        return request;
       },
       core->options.preparation_timeout);
   if (!asked) {
@@ -83,11 +86,23 @@ awaitable<int> ollama_route(std::shared_ptr<RouterCore> core, bool chat, net::Ht
   }
   request.body = asked->body.dump();
   asked->body = JsonValue();
-  request.path = asked->messages ? "/v1/chat/completions" : "/v1/completions";
-  TranslatingResponder translating(responder,
-                                   api::OllamaReply(*asked, timestamp(std::time(nullptr))));
+  api::OllamaReply reply(*asked, timestamp(std::time(nullptr)));
+  if (asked->load) {
+    co_await responder.send(200, {{"Content-Type", "application/json"}}, reply.loaded());
+    co_return 200;
+  }
+  TranslatingResponder translating(responder, std::move(reply));
   IdentifiedResponder identified(translating, responder.id());
-  co_return co_await (asked->messages ? messages : text)(std::move(core), request, identified);
+  GenerateHandler handler = handlers.chat;
+  request.path = "/v1/chat/completions";
+  if (asked->endpoint == api::Endpoint::kCompletions) {
+    handler = handlers.completions;
+    request.path = "/v1/completions";
+  } else if (asked->endpoint == api::Endpoint::kEmbeddings) {
+    handler = handlers.embeddings;
+    request.path = "/v1/embeddings";
+  }
+  co_return co_await handler(std::move(core), request, identified);
 }
 
 }  // namespace tandem::router

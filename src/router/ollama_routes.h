@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "api/ollama.h"
 #include "router/request_id.h"
 #include "router/router_core.h"
 
@@ -12,11 +13,16 @@ namespace tandem::router {
 using GenerateHandler = net::asio::awaitable<int> (*)(std::shared_ptr<RouterCore>,
                                                       net::HttpRequest&, IdentifiedResponder&);
 
-// POST /api/chat (`chat`) and /api/generate. `messages` and `text` answer /v1/chat/completions and
-// /v1/completions.
-net::asio::awaitable<int> ollama_route(std::shared_ptr<RouterCore> core, bool chat,
+// What answers the OpenAI dialect's routes.
+struct OllamaHandlers {
+  GenerateHandler chat;
+  GenerateHandler completions;
+  GenerateHandler embeddings;
+};
+
+net::asio::awaitable<int> ollama_route(std::shared_ptr<RouterCore> core, api::OllamaRoute route,
                                        net::HttpRequest& request, IdentifiedResponder& responder,
-                                       GenerateHandler messages, GenerateHandler text);
+                                       OllamaHandlers handlers);
 
 // RFC 3339, UTC.
 std::string timestamp(std::time_t at);

@@ -23,8 +23,8 @@ std::string mint_id() {
   return id;
 }
 
-std::string request_id_of(const net::HttpRequest& request) {
-  const std::string_view given = request.headers.get(kRequestId);
+std::string request_id_of(const net::Headers& headers) {
+  const std::string_view given = headers.get(kRequestId);
   const auto sane = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
            std::string_view("-_.:/+=@|").find(c) != std::string_view::npos;

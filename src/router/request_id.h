@@ -15,7 +15,7 @@ inline constexpr std::string_view kRequestId = "x-request-id";
 std::string mint_id();
 
 // The client's when it has 1 to 128 letters, digits and marks out of "-_.:/+=@|", else a new one.
-std::string request_id_of(const net::HttpRequest& request);
+std::string request_id_of(const net::Headers& headers);
 
 // Passes everything on and adds the request's id to the head of its answer.
 class IdentifiedResponder final : public net::HttpResponder {

@@ -112,7 +112,7 @@ void RequestRun::learn(const LegRun& leg, const Terminal& terminal) {
   if (static_cast<size_t>(checked_.prompt_tokens) != checked_.prompt.size()) return;
   const auto whole = static_cast<std::ptrdiff_t>(checked_.blocks.size()) * model.block_tokens;
   const auto parent =
-      checked_.blocks.empty() ? prefix_root(model, checked_.adapter) : checked_.blocks.back();
+      checked_.blocks.empty() ? prefix_root(model, checked_) : checked_.blocks.back();
   for (const std::vector<int32_t>& ids : terminal.completion_ids) {
     std::vector<int32_t> tail(checked_.prompt.begin() + whole, checked_.prompt.end());
     if (!ids.empty()) tail.insert(tail.end(), ids.begin(), ids.end() - 1);

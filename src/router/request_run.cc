@@ -196,6 +196,7 @@ std::string RequestRun::leg_body(const Decision& decision) const {
     envelope.handoff.prefill_address = core_->registry.info(placement_.prefill).handoff_address;
   }
   envelope.context.request_id = checked_.request_id;
+  envelope.context.salt = checked_.salt;
   envelope.context.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(time_left());
   envelope.context.trace = checked_.traceparent;
   envelope.report_tokens = true;

@@ -23,6 +23,7 @@ namespace tandem::router {
 struct CheckedRequest {
   std::shared_ptr<const ServedModel> model;
   std::string adapter;                      // empty: the model itself
+  std::string salt;                         // of the prompts' cached KV
   std::vector<int32_t> prompt;              // the first
   int64_t prompt_tokens = 0;                // of all prompts
   bool one_worker = false;                  // whatever the pools: prompt logprobs, embeddings, ...
@@ -43,7 +44,7 @@ Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& 
                                      const ModelList& models);
 
 // The root of a request's blocks in the router's own map of prefixes.
-protocol::ContentId prefix_root(const ServedModel& model, const std::string& adapter);
+protocol::ContentId prefix_root(const ServedModel& model, const CheckedRequest& checked);
 
 class RequestRun : public std::enable_shared_from_this<RequestRun> {
  public:

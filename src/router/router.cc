@@ -168,14 +168,10 @@ awaitable<int> embeddings_route(CorePointer core, net::HttpRequest& request,
   return generate(std::move(core), api::Endpoint::kEmbeddings, request, responder);
 }
 
-awaitable<int> ollama_chat_route(CorePointer core, net::HttpRequest& request,
-                                 IdentifiedResponder& responder) {
-  return ollama_route(std::move(core), true, request, responder, chat_route, completions_route);
-}
-
-awaitable<int> ollama_generate_route(CorePointer core, net::HttpRequest& request,
-                                     IdentifiedResponder& responder) {
-  return ollama_route(std::move(core), false, request, responder, chat_route, completions_route);
+template <api::OllamaRoute kRoute>
+awaitable<int> ollama(CorePointer core, net::HttpRequest& request, IdentifiedResponder& responder) {
+  return ollama_route(std::move(core), kRoute, request, responder,
+                      {chat_route, completions_route, embeddings_route});
 }
 
 std::vector<api::ModelEntry> model_entries(const RouterCore& core) {
@@ -281,8 +277,10 @@ constexpr std::array kRoutes = {
     Route{{"GET", "/v1/models/{model}"}, model_route},
     Route{{"POST", "/tokenize"}, local_route<tokenize>},
     Route{{"POST", "/detokenize"}, local_route<detokenize>},
-    Route{{"POST", "/api/chat"}, ollama_chat_route},
-    Route{{"POST", "/api/generate"}, ollama_generate_route},
+    Route{{"POST", "/api/chat"}, ollama<api::OllamaRoute::kChat>},
+    Route{{"POST", "/api/generate"}, ollama<api::OllamaRoute::kGenerate>},
+    Route{{"POST", "/api/embed"}, ollama<api::OllamaRoute::kEmbed>},
+    Route{{"POST", "/api/embeddings"}, ollama<api::OllamaRoute::kEmbedding>},
     Route{{"GET", "/api/tags"}, ollama_tags_route},
     Route{{"GET", "/api/version"}, ollama_version_route},
     Route{{"GET", "/openapi.json"}, openapi_route},
@@ -342,7 +340,7 @@ std::optional<net::HttpRefusal> check_head(RouterCore& core, const net::HttpRequ
   const auto found = match(request);
   auto refused = refusal_of(core, request, found);
   if (!refused) return std::nullopt;
-  refused->headers.set(kRequestId, request_id_of(request));
+  refused->headers.set(kRequestId, request_id_of(request.headers));
   count(core, found, refused->status);
   return refused;
 }
@@ -354,7 +352,7 @@ awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& reque
                                   std::move(refused->body));
     co_return;
   }
-  IdentifiedResponder responder(plain_responder, request_id_of(request));
+  IdentifiedResponder responder(plain_responder, request_id_of(request.headers));
   const auto found = match(request);
   count(*core, found, co_await found.row->handle(core, request, responder));
 }

@@ -42,6 +42,7 @@ Result<Worker::Routes::Prepared> Worker::Routes::prepare(api::Endpoint endpoint,
   const api::ApiRequest& asked = out.asked;
   const auto& adapters = worker.served_.adapters;
   if (std::binary_search(adapters.begin(), adapters.end(), asked.model)) out.adapter = asked.model;
+  out.context.salt = asked.cache_salt;  // an envelope has the router's
   if (asked.envelope) out.context = asked.envelope->context;
   if (!asked.envelope && out.adapter.empty() && asked.model != "default" &&
       asked.model != worker.served_.name) {
@@ -111,6 +112,7 @@ Result<protocol::SequenceId> Worker::Routes::start_embedding(
   protocol::EmbedRequest made;
   made.context = prepared.context;
   made.prompt = std::move(prepared.prompts[prompt]);
+  made.adapter = prepared.adapter;
   made.pooling = prepared.asked.pooling.value_or(worker.options_.pooling);
   return worker.engine_->embed(std::move(made), [events, prompt](Result<engine::Embedding> done) {
     if (!done) return events->push({prompt, protocol::ErrorEvent{done.error()}});

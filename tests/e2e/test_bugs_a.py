@@ -31,7 +31,8 @@ BODIES = {"/v1/chat/completions": {"model": "default", "messages": [{"role": "us
           "/v1/embeddings": {"model": "default", "input": "a"},
           "/tokenize": {"prompt": "a"}, "/detokenize": {"tokens": [1]},
           "/api/chat": {"model": "default", "messages": [{"role": "user", "content": "a"}], "stream": False, "options": {"num_predict": 2}},
-          "/api/generate": {"model": "default", "prompt": "a", "stream": False, "options": {"num_predict": 2}}}
+          "/api/generate": {"model": "default", "prompt": "a", "stream": False, "options": {"num_predict": 2}},
+          "/api/embed": {"model": "default", "input": "a"}, "/api/embeddings": {"model": "default", "prompt": "a"}}
 JUNK = [None, True, -1, 0, 1.5, 1e308, 2**63, "", "x", "x" * 5000, "\x00\ud7ff", [], [None], [[{}]], [-1], ["", 7], {}, {"a": [[{}]]}, {"": None}]
 
 

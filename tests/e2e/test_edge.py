@@ -90,7 +90,7 @@ def test_chunked_bodies_are_read_and_bounded(server, launch, write_script, tmp_p
     script = write_script(tmp_path, [{"reply": "x"}])
     small = launch("up", "up", script, "--unified", "1", "--port", "0", "--kv-memory", "64M", "--max-body", "4K").wait_ready()
     answer = raw(small.url, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1001\r\n" + b"x" * 4097)
-    assert answer.startswith(b"HTTP/1.1 413"), answer
+    assert answer.startswith(b"HTTP/1.1 400") and b"request_too_large" in answer and b"x-request-id: " in answer, answer
 
 
 @pytest.mark.quick
@@ -102,7 +102,7 @@ def test_a_body_that_is_refused_is_never_waited_for(server):  # row 68
                      if b"Expect" not in head else head + b"Content-Length: 3000000\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 4") and b"100 Continue" not in answer, answer
     answer = raw(server.url, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 999999999\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 413"), answer
+    assert answer.startswith(b"HTTP/1.1 400") and b"request_too_large" in answer and b"x-request-id: " in answer, answer
     assert time.monotonic() - start < 2
 
 

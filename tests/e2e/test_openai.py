@@ -282,6 +282,43 @@ def test_ollamas_dialect(up):
     refused = request(up.url, "POST", "/api/chat", {**body, "model": "absent"})
     assert refused.status == 404 and isinstance(refused.json()["error"], str)
     assert request(up.url, "GET", "/api/version").json()["version"]
+    for path in ("/api/chat", "/api/generate"):
+        loaded = request(up.url, "POST", path, {"model": model["name"]}).json()
+        assert loaded["done"] and loaded["done_reason"] == "load", loaded
+        assert request(up.url, "POST", path, {"model": "absent"}).status == 404
+    wanted = [entry["embedding"] for entry in request(up.url, "POST", "/v1/embeddings", {"model": "default", "input": ["a", "b"]}).json()["data"]]
+    got = request(up.url, "POST", "/api/embed", {"model": model["name"], "input": ["a", "b"]}).json()
+    assert got["embeddings"] == wanted and got["prompt_eval_count"] == 2
+    assert request(up.url, "POST", "/api/embeddings", {"model": model["name"], "prompt": "a"}).json() == {"embedding": wanted[0]}
+    assert isinstance(request(up.url, "POST", "/api/embed", {"model": model["name"]}).json()["error"], str)
+
+
+def test_prompts_with_different_salts_share_nothing(up):
+    prompt = "In the year of the comet every clock in the village of Elm stopped at the same minute, and nobody could say why. " * 3
+
+    def cached(**fields):
+        reply = request(up.url, "POST", "/v1/completions", {"model": "default", "prompt": prompt, "max_tokens": 4, "temperature": 0, **fields}).json()
+        texts.add(reply["choices"][0]["text"])
+        return reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    texts = set()
+    for salt in ({}, {"cache_salt": "red"}, {"cache_salt": "blue"}):
+        assert cached(**salt) == 0, salt
+        assert cached(**salt) > 0, salt
+    assert cached(cache_salt="") > 0, "as good as none"
+    assert len(texts) == 1
+    assert request(up.url, "POST", "/v1/completions", {"prompt": "x", "cache_salt": "s" * 1025}).status == 400
+
+
+def test_refusals_before_the_body_have_the_requests_id(up):
+    import socket
+    from urllib.parse import urlsplit
+    parts = urlsplit(up.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=10) as sock:
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nx-request-id: mine-7\r\nContent-Length: 99999999999\r\n\r\n")
+        answer = sock.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"x-request-id: mine-7\r\n" in answer and b"x-should-retry: false" in answer
+    assert b"67108864" in answer and b"request_too_large" in answer
 
 
 def test_a_left_stream_of_several_choices_frees_all_of_them(up):

@@ -63,6 +63,8 @@ def test_live_answers_fit_their_schemas(small, fits):
     fits("TokenText", request(url, "POST", "/detokenize", {"tokens": ids["tokens"]}).json())
     fits("Health", request(url, "GET", "/health").json())
     fits("OllamaReply", request(url, "POST", "/api/chat", {"messages": [{"role": "user", "content": "x"}], "stream": False}).json())
+    fits("OllamaEmbedReply", request(url, "POST", "/api/embed", {"input": ["a", "b"]}).json())
+    fits("OllamaEmbeddingsReply", request(url, "POST", "/api/embeddings", {"prompt": "a"}).json())
     fits("OllamaTags", request(url, "GET", "/api/tags").json())
     fits("OllamaVersion", request(url, "GET", "/api/version").json())
     for reply in (chat(url, "x", temperature=9), chat(url, "x", model="absent"), request(url, "POST", "/v1/chat/completions", b"{")):
@@ -100,7 +102,8 @@ def value_for(schema, pick, depth=0):
 
 
 ENDPOINTS = [("/v1/chat/completions", "ChatRequest"), ("/v1/completions", "CompletionRequest"), ("/v1/embeddings", "EmbeddingRequest"),
-             ("/tokenize", "TokenizeRequest"), ("/detokenize", "DetokenizeRequest"), ("/api/chat", "OllamaChatRequest"), ("/api/generate", "OllamaGenerateRequest")]
+             ("/tokenize", "TokenizeRequest"), ("/detokenize", "DetokenizeRequest"), ("/api/chat", "OllamaChatRequest"), ("/api/generate", "OllamaGenerateRequest"),
+             ("/api/embed", "OllamaEmbedRequest"), ("/api/embeddings", "OllamaEmbeddingsRequest")]
 
 
 def send(small, path, body):
