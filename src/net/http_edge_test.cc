@@ -21,16 +21,16 @@ TEST_F(ServerTest, SmugglingAndMalformedRequestsAreRefused) {
   expect_error("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", "400", "bad_request");
   expect_error("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n", "400",
                "bad_request");
-  expect_error("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n", "501",
-               "not_implemented");
-  expect_error("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "501",
-               "not_implemented");
+  expect_error("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n", "400",
+               "unsupported_transfer_coding");
+  expect_error("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", "400",
+               "unsupported_transfer_coding");
   expect_error("GET / HTTP/1.1\r\nHost : x\r\n\r\n", "400", "bad_request");
   expect_error("GET / HTTP/1.1\r\n\r\n", "400", "bad_request");
   expect_error("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400", "bad_request");
   expect_error("GET / HTTP/2.0\r\nHost: x\r\n\r\n", "505", "http_version_not_supported");
-  expect_error("BREW / HTTP/1.1\r\nHost: x\r\n\r\n", "501", "not_implemented");
-  expect_error("CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n", "501", "not_implemented");
+  expect_error("BREW / HTTP/1.1\r\nHost: x\r\n\r\n", "405", "method_not_allowed");
+  expect_error("CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n", "405", "method_not_allowed");
   expect_error("\x16\x03\x01\x02\r\n\r\n", "400", "bad_request");
   using namespace std::string_view_literals;
   const std::string chunked = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";

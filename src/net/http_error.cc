@@ -42,8 +42,6 @@ std::string_view http_reason(int status) {
       return "Client Closed Request";
     case 500:
       return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
     case 502:
       return "Bad Gateway";
     case 503:

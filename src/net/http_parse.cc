@@ -171,7 +171,8 @@ struct MessageParser::Impl {
     if (codings > 1) return bad("more than one Transfer-Encoding");
     if (codings == 1) {
       if (!equal_ignoring_case(headers.get("transfer-encoding"), "chunked")) {
-        return fail(501, "not_implemented", "only the 'chunked' transfer coding is understood");
+        return fail(400, "unsupported_transfer_coding",
+                    "only the 'chunked' transfer coding is understood");
       }
       if (parser.http_major == 1 && parser.http_minor == 0)
         return bad("Transfer-Encoding in HTTP/1.0");
@@ -185,7 +186,7 @@ struct MessageParser::Impl {
 
   int check_request() {
     method = http_method_str(static_cast<http_method>(parser.method));
-    if (method == "CONNECT") return fail(501, "not_implemented", "CONNECT is not supported");
+    if (method == "CONNECT") return fail(405, "method_not_allowed", "CONNECT is not supported");
     const size_t hosts = headers.count("host");
     if (hosts > 1 || (hosts == 0 && parser.http_minor >= 1))
       return bad("exactly one Host header is needed");
@@ -269,7 +270,8 @@ struct MessageParser::Impl {
         const bool token = !word.empty() && word.size() <= 32 &&
                            std::all_of(word.begin(), word.end(), is_token_character);
         if (token && word.size() < bytes.size()) {
-          fail(501, "not_implemented", "the method is not supported");
+          // Not 501: clients repeat what gets a 5xx.
+          fail(405, "method_not_allowed", "no path answers this method");
         } else {
           bad("not an HTTP request");
         }

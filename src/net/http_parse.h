@@ -47,7 +47,7 @@ class MessageParser {
   bool head_complete() const;
   bool complete() const;
   const std::optional<Error>& error()
-      const;  // status 400, 414, 431, 501, 505; responses: 502 "bad_response"
+      const;  // status 400, 405, 414, 431, 505; responses: 502 "bad_response"
 
   // Valid once the head is complete.
   const std::string& method() const;

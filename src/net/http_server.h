@@ -5,8 +5,8 @@
 //
 // Bounds: bytes and number of header fields, target, body, all bodies together, connections, and a
 // time limit on each of reading a head, reading a body (also a least rate), writing and idling.
-// What breaks them is answered with an OpenAI-style error object (400, 408, 414, 431, 501,
-// 503) and the connection closes. A request with both Content-Length and Transfer-Encoding, or with
+// What breaks them is answered with an OpenAI-style error object (400, 405, 408, 414, 431, 503,
+// 505) and the connection closes. A request with both Content-Length and Transfer-Encoding, or with
 // two lengths, is refused.
 //
 // Thread-safety: everything on the reactor's thread; listen() may also be called before run().

@@ -190,7 +190,9 @@ asio::awaitable<void> Session::refuse(Error error) {
   minor_version_ = 1;
   head_request_ = parser_.head_complete() && parser_.method() == "HEAD";
   cors_ = shared_.options.cors.answer_headers(known_headers().get("origin"));
-  co_await send(error.status, error_headers(error), error_body(error));
+  Headers headers = error_headers(error);
+  if (error.status == 405) headers.add("Allow", "GET, HEAD, OPTIONS, POST");
+  co_await send(error.status, std::move(headers), error_body(error));
 }
 
 asio::awaitable<bool> Session::read_until(const std::function<bool()>& done,

@@ -154,7 +154,7 @@ awaitable<void> Worker::Routes::complete(api::Endpoint endpoint, Request& reques
     events->interrupt();
   });
   if (endpoint == api::Endpoint::kEmbeddings) {
-    co_await embed(prepared->asked, reply.prompt_tokens.size(), events, until, responder);
+    co_await embed(prepared->asked, reply, events, until, responder);
   } else if (prepared->asked.stream) {
     co_await stream({prepared->asked, std::move(reply)}, events, until, responder);
   } else {
@@ -262,9 +262,10 @@ awaitable<void> Worker::Routes::collect(api::ResponseRenderer renderer,
   co_await send_json(responder, 200, std::move(*body));
 }
 
-awaitable<void> Worker::Routes::embed(const api::ApiRequest& asked, size_t prompts,
+awaitable<void> Worker::Routes::embed(const api::ApiRequest& asked, const api::ReplyContext& reply,
                                       std::shared_ptr<Events> events, TimePoint until,
                                       Responder& responder) {
+  const size_t prompts = reply.prompt_tokens.size();
   std::vector<std::vector<float>> vectors(prompts);
   int64_t prompt_tokens = 0;
   for (size_t open = prompts; open > 0; --open) {
@@ -278,7 +279,7 @@ awaitable<void> Worker::Routes::embed(const api::ApiRequest& asked, size_t promp
     prompt_tokens += std::get<protocol::FinishEvent>(next->event).usage.prompt_tokens;
     vectors[next->prompt] = std::move(next->embedding);
   }
-  auto body = api::embeddings_body(asked, worker.served_.name, std::move(vectors), prompt_tokens);
+  auto body = api::embeddings_body(asked, reply.model, std::move(vectors), prompt_tokens);
   if (!body) co_return co_await send_error(responder, body.error());
   co_await send_json(responder, 200, std::move(*body));
 }

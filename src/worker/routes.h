@@ -55,7 +55,7 @@ struct Worker::Routes {
                                     TimePoint until, Responder& responder);
   net::asio::awaitable<void> collect(api::ResponseRenderer renderer, std::shared_ptr<Events> events,
                                      TimePoint until, Responder& responder);
-  net::asio::awaitable<void> embed(const api::ApiRequest& asked, size_t prompts,
+  net::asio::awaitable<void> embed(const api::ApiRequest& asked, const api::ReplyContext& reply,
                                    std::shared_ptr<Events> events, TimePoint until,
                                    Responder& responder);
   Result<std::function<void()>> start(Prepared& prepared, const std::shared_ptr<Events>& events);

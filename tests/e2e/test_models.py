@@ -133,3 +133,40 @@ def test_an_adapter_with_another_models_name_is_refused(launch, model, write_scr
 def test_an_adapter_that_is_none_is_named(launch, model, tmp_path):
     server = launch("up", "up", model, "--adapter", f"x={tmp_path}/none", "--unified", "1", "--port", "0")
     assert server.process.wait(60) == 1 and "none" in server.log()
+
+
+@pytest.mark.quick
+def test_every_adapter_has_kv_of_its_own_and_a_pair_answers_as_one_worker(launch, model, tmp_path):
+    names = {f"voice{seed}": write_adapter(tmp_path / f"voice{seed}", seed=seed) for seed in (3, 4)}
+    options = ["--served-model-name", "base", "--adapter", *(f"{name}={path}" for name, path in names.items()), "--port", "0", "--kv-memory", "64M"]
+    servers = {"pair": launch("pair", "up", model, *options).wait_ready(),
+               "one": launch("one", "up", model, *options, "--unified", "1").wait_ready()}
+    question = "Tell me a story about a lighthouse keeper and the sea. " * 4
+
+    def ask(where, name):
+        reply = named(servers[where].url, name, question, temperature=0, max_tokens=12, logprobs=True).json()
+        (choice,) = reply["choices"]
+        return (choice["message"]["content"], choice["logprobs"]), reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    cold = {}
+    for name in ("voice3", "base", "voice4"):
+        for where in servers:
+            answer, cached = ask(where, name)
+            assert cached == 0, f"{name} used the KV of another"
+            assert cold.setdefault(name, answer) == answer, f"{name}: a pair and one worker differ"
+    assert len({text for text, _ in cold.values()}) == 3, "the adapters make a difference"
+    for where in servers:
+        for name in ("voice4", "base", "voice3"):
+            answer, cached = ask(where, name)
+            assert cached > 0 and answer == cold[name], (where, name, cached)
+
+    def embed(name):
+        reply = request(servers["pair"].url, "POST", "/v1/embeddings", {"model": name, "input": question}).json()
+        assert reply["model"] == name
+        return reply["data"][0]["embedding"]
+
+    vectors = {name: embed(name) for name in ("base", *names)}
+    assert len({json.dumps(vector) for vector in vectors.values()}) == 3, "embeddings are the adapter's too"
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize"):
+        reply = request(servers["pair"].url, "POST", path, {"model": "voice5", "prompt": "x", "input": "x", "messages": [{"role": "user", "content": "x"}]})
+        assert reply.status == 404 and reply.json()["error"]["code"] == "model_not_found", (path, reply.body)
