@@ -67,7 +67,7 @@ Result<ApiRequest> parse_request(Endpoint endpoint, const JsonValue& body,
 // The tokens of every prompt (a chat has one): the envelope's or the client's ids, else rendered
 // and encoded. `chat_template` may be null when the model has none: chat is then a 400. No prompt
 // is empty. Also checks every token id of the request (logit_bias, stop_token_ids) against the
-// vocabulary.
+// vocabulary, and that the prompts' logprobs are not too many.
 Result<std::vector<std::vector<int32_t>>> render_prompts(const ApiRequest& request,
                                                          const text::Tokenizer& tokenizer,
                                                          const text::ChatTemplate* chat_template);

@@ -1,3 +1,5 @@
+#include <tuple>
+
 #include "api/api_test_support.h"
 
 namespace tandem::api {
@@ -400,6 +402,24 @@ TEST(CheckContext, NamesTheNumbers) {
   EXPECT_NE(prompt.error().message.find("maximum context length is 512 tokens"), std::string::npos);
   EXPECT_NE(prompt.error().message.find("600"), std::string::npos);
   EXPECT_FALSE(check_context(512, *chat(""), 512));
+}
+
+TEST(ParseRequest, LogprobsOfAllPromptsAndTheirChoicesAreBoundedTogether) {
+  const auto checked = [](int64_t prompts, int64_t tokens, int n) {
+    ApiRequest request = *parse_request(Endpoint::kCompletions,
+                                        parse(R"({"prompt":"x","echo":true,"logprobs":20})"));
+    request.sampling.n = n;
+    request.prompts.assign(static_cast<size_t>(prompts),
+                           {"", std::vector<int32_t>(static_cast<size_t>(tokens), 65)});
+    return render_prompts(request, *tokenizer(), nullptr);
+  };
+  EXPECT_TRUE(checked(1, 49932, 1));  // 21 each: just under 1,048,576
+  for (const auto& [prompts, tokens, n] :
+       {std::tuple{1, 49933, 1}, {2, 24967, 1}, {1, 24967, 2}, {64, 1000, 2}}) {
+    const auto refused = checked(prompts, tokens, n);
+    ASSERT_FALSE(refused) << prompts << " " << tokens << " " << n;
+    EXPECT_EQ(refused.error().pointer, "/logprobs");
+  }
 }
 
 }  // namespace

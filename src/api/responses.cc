@@ -24,6 +24,12 @@ JsonValue::Member role_delta() {
 
 }  // namespace
 
+Error answer_too_large() {
+  return {400, "answer_too_large",
+          "the answer is too large to be given as a whole: stream it, or ask for fewer logprobs, "
+          "tokens or choices"};
+}
+
 JsonValue usage_json(const protocol::Usage& usage) {
   JsonValue json = JsonValue::object();
   json.set("prompt_tokens", JsonValue::integer(usage.prompt_tokens));
@@ -227,11 +233,20 @@ std::string ResponseRenderer::error_frames(Error error) {
   return sse_error(*error_);
 }
 
+// Counts logprobs that wait for a whole answer.
+void ResponseRenderer::hold(size_t chances) {
+  constexpr size_t kMaxHeld = size_t{48} << 20;
+  held_bytes_ += chances * (chat_ ? 90 : 40);  // about what one takes as JSON
+  if (held_bytes_ > kMaxHeld) error_ = answer_too_large();
+}
+
 void ResponseRenderer::collect(size_t prompt, const protocol::TokenEvent& event) {
   if (finished()) return;
   if (const auto* asked = std::get_if<protocol::PromptEvent>(&event)) {
     if (chat_ || !request_.echo) return;
-    for (size_t i = 0; i < n_; ++i) {
+    hold(asked->tokens.size() * n_ *
+         static_cast<size_t>(request_.sampling.prompt_logprobs.value_or(0) + 1));
+    for (size_t i = 0; i < n_ && !error_; ++i) {
       Choice& to = choice(prompt, static_cast<int32_t>(i));
       add_prompt(to.logprobs, to.characters, *asked, context_.tokenizer);
     }
@@ -239,6 +254,8 @@ void ResponseRenderer::collect(size_t prompt, const protocol::TokenEvent& event)
     Choice& to = choice(prompt, text->choice);
     if (to.finish) return;
     to.text += text->text;
+    hold(text->logprobs.size() * static_cast<size_t>(request_.sampling.logprobs.value_or(0) + 1));
+    if (error_) return;
     add_tokens(to.logprobs, to.characters, chat_, *text, context_.tokenizer);
   } else if (const auto* finish = std::get_if<protocol::FinishEvent>(&event)) {
     if (!take_finish(prompt, *finish)) error_ = aborted();

@@ -44,6 +44,7 @@ class ResponseRenderer {
   bool finished() const { return open_ == 0 || error_.has_value(); }
   bool failed() const { return error_.has_value(); }
 
+  // Logprobs beyond some 48 MiB of JSON end the request with answer_too_large().
   void collect(size_t prompt, const protocol::TokenEvent& event);
   // The JSON object, or the request's error (also when a finish is missing).
   Result<std::string> body() const;
@@ -58,6 +59,7 @@ class ResponseRenderer {
   };
 
   Choice& choice(size_t prompt, int32_t index);
+  void hold(size_t chances);
   bool take_finish(size_t prompt, const protocol::FinishEvent& finish);
   std::string echo_text(size_t prompt) const;
   JsonValue chunk(JsonValue choices) const;
@@ -79,9 +81,13 @@ class ResponseRenderer {
   const size_t n_;
   std::vector<Choice> choices_;
   size_t open_;
+  size_t held_bytes_ = 0;  // of logprobs, whole answers only
   std::optional<Error> error_;
 };
 
 JsonValue usage_json(const protocol::Usage& usage);
+
+// 400: an answer that is not streamed outgrew what is held of one.
+Error answer_too_large();
 
 }  // namespace tandem::api

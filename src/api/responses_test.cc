@@ -363,6 +363,29 @@ TEST(ResponseRenderer, TheWholeAnswerEqualsTheStreamedOne) {
 }
 
 // dynamo#8430, sglang#33507: a failure must never look like a short answer.
+TEST(ResponseRenderer, AWholeAnswerHoldsLogprobsUpToABoundAndAStreamAnyNumber) {
+  for (const bool stream : {false, true}) {
+    const auto request = *chat(std::string(R"(,"logprobs":true,"top_logprobs":20)") +
+                               (stream ? R"(,"stream":true)" : ""));
+    ResponseRenderer renderer(request, context());
+    for (int i = 0; i < 300 && !renderer.finished(); ++i) {
+      const protocol::TextEvent event{
+          "x", {5}, 0, std::vector<protocol::TokenLogprobs>(100, scored(5, "x", 0))};
+      if (stream) {
+        (void)renderer.render(0, event);
+      } else {
+        renderer.collect(0, event);
+      }
+    }
+    EXPECT_EQ(renderer.failed(), !stream);
+    if (stream) continue;
+    const auto body = renderer.body();
+    ASSERT_FALSE(body);
+    EXPECT_EQ(body.error().status, 400);
+    EXPECT_EQ(body.error().code, "answer_too_large");
+  }
+}
+
 TEST(ResponseRenderer, FailuresAreErrorFramesThenDone) {
   protocol::FinishEvent abort = finish_event();
   abort.reason = protocol::FinishReason::kAborted;

@@ -59,7 +59,9 @@ Status check_sampling(const SamplingParams& params, int32_t vocab, int64_t promp
                                " alternatives can be given with a token.",
                            "/logprobs");
   }
-  if (params.prompt_logprobs && prompt * (*params.prompt_logprobs + 1) > kMaxPromptChances) {
+  // Every choice repeats them.
+  if (params.prompt_logprobs &&
+      prompt * (*params.prompt_logprobs + 1) * params.n > kMaxPromptChances) {
     return invalid_request("The prompt is too long for that many logprobs: a request may have " +
                                std::to_string(kMaxPromptChances) + " of its prompt.",
                            "/logprobs");

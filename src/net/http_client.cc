@@ -191,7 +191,7 @@ class Call final : public ClientCall {
       if (piece->empty()) co_return body;
       if (body.size() + piece->size() > limit) {
         drop();
-        co_return make_error(502, "bad_response", "the upstream's answer is too large");
+        co_return make_error(502, "answer_too_large", "the upstream's answer is too large");
       }
       body += *piece;
     }

@@ -133,7 +133,7 @@ TEST_F(ClientTest, LargeBodiesSurviveBothWays) {
     EXPECT_EQ(response->body, "POST:" + body);
     auto small = co_await fetch(*client_, request("/x", "POST", body), {}, 1000);
     EXPECT_FALSE(small);
-    EXPECT_EQ(small.error().code, "bad_response");
+    EXPECT_EQ(small.error().code, "answer_too_large");
   });
 }
 

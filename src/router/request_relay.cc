@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "api/openai.h"
+#include "api/responses.h"
 #include "base/reply_text.h"
 #include "router/request_id.h"
 #include "router/request_run.h"
@@ -135,6 +136,13 @@ net::Headers RequestRun::reply_headers(const net::Headers& from) const {
 
 net::asio::awaitable<void> RequestRun::relay_whole(LegRun& leg, net::ClientHead head) {
   Result<std::string> body = co_await leg.call->read_all(core_->options.max_answer_bytes);
+  if (!body && body.error().code == "answer_too_large") {
+    // The request's doing, not the worker's: nobody else need try.
+    const Error error = api::answer_too_large();
+    error_reply_ =
+        ErrorReply{leg.dispatch.serial, error.status, net::error_headers(error), error_body(error)};
+    co_return leg_failed(leg, LegFailure::kRefused, error);
+  }
   if (!body) co_return leg_died(leg, body.error());
   leg.load.release_queued();
   if (has_member(*body, "tandem")) {
@@ -252,7 +260,7 @@ net::asio::awaitable<void> read_off(std::shared_ptr<RouterCore> core,
 }  // namespace
 
 net::asio::awaitable<void> RequestRun::relay_stream(LegRun& leg, net::ClientHead head) {
-  net::SseFramer framer;
+  net::SseFramer framer(core_->options.max_answer_bytes);  // a prompt's logprobs are one frame
   std::string out;
   while (!leg.done_seen) {
     Result<std::string> bytes = co_await leg.call->read_some();

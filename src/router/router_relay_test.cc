@@ -48,6 +48,44 @@ TEST_F(RouterTest, BothLegsGetTheClientsOwnBytesAndOneObject) {
   });
 }
 
+TEST_F(RouterTest, AnAnswerThatIsTooLargeIsTheRequestsFaultNotTheWorkers) {
+  options.max_answer_bytes = 3000;
+  run(1, 1, 0, [this]() -> awaitable<void> {
+    d[0]->behaviour = [](FakeWorker&, FakeWorker::Seen&,
+                         net::HttpResponder& responder) -> awaitable<void> {
+      co_await responder.send(200, {{"Content-Type", "application/json"}},
+                              std::string(4000, ' ') + "{}");
+    };
+    const auto refused = co_await ask(chat("hello"));
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_EQ(refused.headers.get("x-should-retry"), "false");
+    EXPECT_EQ(json(refused.body).find("error")->find("code")->as_string(), "answer_too_large");
+    EXPECT_EQ(d[0]->seen.size(), 1U) << "no other try";
+    EXPECT_TRUE(router->ready());
+    d[0]->behaviour = &FakeWorker::answer;
+    EXPECT_EQ((co_await ask(chat("hello"))).status, 200);
+  });
+}
+
+TEST_F(RouterTest, AFrameOfAPromptsLogprobsMayBeLarge) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    const std::string large(9UL << 20, 'x');
+    u[0]->behaviour = [&large](FakeWorker& self, FakeWorker::Seen& request,
+                               net::HttpResponder& responder) -> awaitable<void> {
+      co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
+      co_await responder.write("data: {\"choices\":[{\"text\":\"" + large + "\"}]}\n\n");
+      co_await responder.write("data: [DONE]\n\n");
+      co_await responder.finish();
+      (void)self;
+      (void)request;
+    };
+    const auto response = co_await ask(chat("hello", R"(,"stream":true)"));
+    EXPECT_EQ(response.status, 200);
+    EXPECT_GT(response.body.size(), large.size());
+    EXPECT_EQ(response.body.find("\"error\""), std::string::npos);
+  });
+}
+
 TEST_F(RouterTest, UsageIsPrefillsTruthInAWholeAnswer) {
   run(1, 1, 0, [this]() -> awaitable<void> {
     p[0]->cached = 7;
