@@ -404,7 +404,7 @@ TEST(CheckContext, NamesTheNumbers) {
   EXPECT_FALSE(check_context(512, *chat(""), 512));
 }
 
-TEST(ParseRequest, LogprobsOfAllPromptsAndTheirChoicesAreBoundedTogether) {
+TEST(OpenAiRequest, LogprobsOfAllPromptsAndTheirChoicesAreBoundedTogether) {
   const auto checked = [](int64_t prompts, int64_t tokens, int n) {
     ApiRequest request = *parse_request(Endpoint::kCompletions,
                                         parse(R"({"prompt":"x","echo":true,"logprobs":20})"));
