@@ -414,8 +414,9 @@ TEST(OpenAiRequest, LogprobsOfAllPromptsAndTheirChoicesAreBoundedTogether) {
     return render_prompts(request, *tokenizer(), nullptr);
   };
   EXPECT_TRUE(checked(1, 49932, 1));  // 21 each: just under 1,048,576
-  for (const auto& [prompts, tokens, n] :
-       {std::tuple{1, 49933, 1}, {2, 24967, 1}, {1, 24967, 2}, {64, 1000, 2}}) {
+  const std::tuple<int, int, int> cases[] = {
+      {1, 49933, 1}, {2, 24967, 1}, {1, 24967, 2}, {64, 1000, 2}};
+  for (const auto& [prompts, tokens, n] : cases) {
     const auto refused = checked(prompts, tokens, n);
     ASSERT_FALSE(refused) << prompts << " " << tokens << " " << n;
     EXPECT_EQ(refused.error().pointer, "/logprobs");
