@@ -264,12 +264,13 @@ void ResponseRenderer::collect(size_t prompt, const protocol::TokenEvent& event)
   }
 }
 
-// Every prompt counts once, however many choices it has.
+// Every prompt counts once, however many choices it has; what was generated counts, delivered or
+// not.
 protocol::Usage ResponseRenderer::total_usage() const {
   protocol::Usage total;
   for (size_t i = 0; i < choices_.size(); ++i) {
     const protocol::Usage& usage = choices_[i].finish->usage;
-    total.completion_tokens += usage.completion_tokens;
+    total.completion_tokens += usage.completion_tokens + choices_[i].finish->discarded_tokens;
     if (i % n_ != 0) continue;
     total.prompt_tokens += usage.prompt_tokens;
     total.cached_tokens += usage.cached_tokens;

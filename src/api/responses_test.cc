@@ -126,6 +126,16 @@ TEST(ResponseRenderer, ReportTokensNamesTheGeneratedIdsOfEveryChoice) {
             R"({"completion_token_ids":[[5,6,7],[5,6,7]]})");
 }
 
+TEST(ResponseRenderer, UsageCountsWhatBestOfGeneratedAndNobodyGets) {
+  ResponseRenderer renderer(*completion(R"(,"prompt":"a","best_of":5)"), context());
+  auto finish = finish_event();
+  finish.discarded_tokens = 40;
+  renderer.collect(0, finish);
+  const JsonValue body = parse(*renderer.body());
+  EXPECT_EQ(body.find("usage")->find("completion_tokens")->as_integer(), 43);
+  EXPECT_EQ(body.find("usage")->find("total_tokens")->as_integer(), 53);
+}
+
 TEST(ResponseRenderer, EachChoiceHasOneFinishAndUsageCountsThePromptOnce) {
   const auto request = *chat(R"(,"n":3,"stream":true,"stream_options":{"include_usage":true})");
   ResponseRenderer renderer(request, context());

@@ -254,6 +254,7 @@ void Engine::serve_reserves(TimePoint now) {
     if (!reservation && now < first.until) break;
     const PendingReserve served = std::move(first);
     reserves_.pop_front();
+    if (!reservation) kv_.release(served.id);
     if (reservation) {
       served.done(Received{served.id, std::move(reservation->first_missing),
                            std::move(reservation->pages)});
@@ -267,6 +268,7 @@ void Engine::serve_reserves(TimePoint now) {
       ++at;
       continue;
     }
+    kv_.release(at->id);
     at->done(std::nullopt);
     at = reserves_.erase(at);
   }

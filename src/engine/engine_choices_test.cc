@@ -114,6 +114,35 @@ TEST_F(EngineChoices, BestOfDeliversTheLikeliestInOrder) {
   EXPECT_EQ(two.choices.at(0).text, ranked[0].second);
   EXPECT_EQ(two.choices.at(1).text, ranked[1].second);
   EXPECT_TRUE(two.choices.at(0).logprobs.empty()) << "nobody asked for them";
+  const auto tokens = [](const Collected& got) {
+    int32_t sum = 0;
+    for (const auto& [index, choice] : got.choices)
+      sum += choice.finish->usage.completion_tokens + choice.finish->discarded_tokens;
+    return sum;
+  };
+  EXPECT_EQ(tokens(two), tokens(every)) << "what nobody gets was generated all the same";
+  EXPECT_EQ(two.choices.at(0).finish->discarded_tokens, 0) << "told once";
+}
+
+// A client may give every request one id, and several prompts have that of their request.
+TEST_F(EngineChoices, WithoutASeedOrAHandoffNoTwoRunsAreAlike) {
+  start_noisy(64);
+  std::set<std::string> texts;
+  for (int i = 0; i < 4; ++i) {
+    auto asked = sampled(1);
+    asked.context.request_id = "always-the-same";
+    asked.sampling.seed.reset();
+    texts.insert(::testing::PrintToString(run(asked).get().choices.at(0).tokens));
+  }
+  EXPECT_EQ(texts.size(), 4U);
+  texts.clear();
+  for (const char* handoff : {"h1", "h1", "h2"}) {
+    auto asked = sampled(1);
+    asked.sampling.seed.reset();
+    asked.handoff.handoff_id = handoff;
+    texts.insert(::testing::PrintToString(run(asked).get().choices.at(0).tokens));
+  }
+  EXPECT_EQ(texts.size(), 2U) << "both legs of a handoff draw the same numbers";
 }
 
 // vllm#6646: very many choices neither hang nor keep others waiting.
@@ -191,6 +220,17 @@ TEST_F(EngineChoices, RefusesWhatIsOutOfBounds) {
   refused([](auto& s) { s.logit_bias = {{99999999, -100}}; }, "/logit_bias");  // vllm#16529
   refused([](auto& s) { s.stop_token_ids = {257}; }, "/stop_token_ids");
   refused([](auto& s) { s.logprobs = 21; }, "/logprobs");
+  // The logprobs of a long prompt, with every choice.
+  auto scored = sampled(1);
+  scored.prompt.assign(500, 65);
+  scored.sampling.prompt_logprobs = 20;
+  scored.sampling.max_tokens = 1;
+  EXPECT_TRUE(run(scored).get().prompt);
+  scored.sampling.n = scored.sampling.best_of = 128;
+  const Collected too_many = run(scored).get();
+  ASSERT_TRUE(too_many.error);
+  EXPECT_EQ(too_many.error->status, 400);
+  EXPECT_EQ(too_many.error->pointer, "/logprobs");
   auto asked = sampled(1);
   asked.adapter = "rude";
   const auto id = engine_->generate(asked, [](const protocol::TokenEvent&) {});

@@ -148,8 +148,11 @@ void Engine::end_group(Group& group) {
     return a.mean_logprob != b.mean_logprob ? a.mean_logprob > b.mean_logprob
                                             : a.finish.choice < b.finish.choice;
   });
-  const auto wanted = static_cast<size_t>(group.request.sampling.n);
-  for (size_t rank = 0; rank < std::min(wanted, group.ranked.size()); ++rank) {
+  const size_t told = std::min(static_cast<size_t>(group.request.sampling.n), group.ranked.size());
+  for (size_t rank = told; rank < group.ranked.size(); ++rank)
+    group.ranked[told - 1].finish.discarded_tokens +=
+        group.ranked[rank].finish.usage.completion_tokens;
+  for (size_t rank = 0; rank < told; ++rank) {
     RankedChoice& choice = group.ranked[rank];
     choice.text.choice = choice.finish.choice = static_cast<int32_t>(rank);
     if (!choice.text.tokens.empty()) group.sink(std::move(choice.text));

@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 #include "numerics/digest.h"
+#include "numerics/hmac.h"
 
 namespace tandem::engine {
 
@@ -14,9 +15,6 @@ using protocol::GenerateRequest;
 using protocol::SamplingParams;
 
 namespace {
-
-// Logprobs of a whole prompt are held until all are there: at most so many numbers.
-constexpr int64_t kMaxPromptChances = int64_t{1} << 20;
 
 Status check_choices(const SamplingParams& params) {
   if (params.n < 1 || params.n > protocol::kMaxChoices) {
@@ -59,14 +57,7 @@ Status check_sampling(const SamplingParams& params, int32_t vocab, int64_t promp
                                " alternatives can be given with a token.",
                            "/logprobs");
   }
-  // Every choice repeats them.
-  if (params.prompt_logprobs &&
-      prompt * (*params.prompt_logprobs + 1) * params.n > kMaxPromptChances) {
-    return invalid_request("The prompt is too long for that many logprobs: a request may have " +
-                               std::to_string(kMaxPromptChances) + " of its prompt.",
-                           "/logprobs");
-  }
-  return {};
+  return protocol::check_prompt_chances(prompt, params);
 }
 
 }  // namespace
@@ -150,11 +141,13 @@ tl::unexpected<Error> one_leg_only() {
       "Logprobs of the prompt can be had from one worker only, not from a pair.");
 }
 
-// Without a seed the request's id is one: both legs draw the same numbers.
+// Without a seed the handoff's id is one, so that both legs draw the same numbers; a client may
+// choose its request's id, and several prompts may have the same.
 uint64_t seed_of(const GenerateRequest& request) {
-  return request.sampling.seed ? *request.sampling.seed
-                               : numerics::xxh3(std::as_bytes(
-                                     std::span(std::string_view(request.context.request_id))));
+  if (request.sampling.seed) return *request.sampling.seed;
+  const std::string& id = request.handoff.handoff_id;
+  const std::string drawn = id.empty() ? numerics::random_bytes(sizeof(uint64_t)) : id;
+  return numerics::xxh3(std::as_bytes(std::span(drawn)));
 }
 
 }  // namespace
@@ -283,6 +276,10 @@ void Engine::start_received(SequenceId id, GenerateRequest request,
     // other choices run here.
     auto adapter = check(request);
     if (protocol::needs_one_leg(request.sampling)) adapter = one_leg_only();
+    // One that no row of the model stands for would fail a pass with everybody in it.
+    const int32_t first = first_tokens.empty() ? -1 : first_tokens.front().token;
+    if (first < 0 || first >= model_->config().vocab)
+      adapter = make_error(502, "handoff_protocol", "The first token is outside the vocabulary.");
     if (!adapter) {
       kv_.receive_failed(id);
       started();

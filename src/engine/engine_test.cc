@@ -212,6 +212,26 @@ TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
   wait_for_used(0);
 }
 
+// Such a token would fail a pass, and everybody in it.
+TEST_F(EngineTest, AReceivedFirstTokenOutsideTheVocabularyIsRefused) {
+  start(32);
+  for (const int32_t token : {-1, 257, INT32_MAX}) {
+    const auto asked = request("remember fact-7 please>");
+    std::promise<Received> reserved;
+    engine_->reserve(asked.prompt, {}, Duration::zero(),
+                     [&](std::optional<Received> got) { reserved.set_value(*got); });
+    const Received received = reserved.get_future().get();
+    auto promise = std::make_shared<std::promise<Collected>>();
+    auto future = promise->get_future();
+    engine_->start_received(received.id, asked, {{.token = token}}, 0,
+                            collect_into(std::make_shared<Collected>(), promise), [] {});
+    const Collected got = future.get();
+    ASSERT_TRUE(got.error);
+    EXPECT_EQ(got.error->status, 502);
+    wait_for_used(0);
+  }
+}
+
 // A stream of handoffs must not starve a sequence that waits for memory here (a preempted one,
 // say).
 TEST_F(EngineTest, AHandoffDoesNotTakeThePagesAWaitingSequenceNeeds) {

@@ -55,6 +55,15 @@ KvManager::Table KvManager::make_table(const KvScope& scope) const {
   return table;
 }
 
+std::vector<protocol::ContentId> KvManager::chain_of(SequenceId id, const Table& table,
+                                                     std::span<const int32_t> tokens) {
+  const auto before = refused_.extract(id);
+  if (!before.empty() &&
+      before.mapped().size() == tokens.size() / static_cast<size_t>(block_tokens()))
+    return std::move(before.mapped());
+  return protocol::content_ids(table.root, tokens, block_tokens(), table.extras);
+}
+
 PageTag KvManager::obtain() {
   std::vector<PageTag> given_back;
   while (pool_.free_count() == 0 && index_.evict_page(given_back)) {
@@ -132,11 +141,10 @@ std::optional<int32_t> KvManager::admit(SequenceId id, std::span<const int32_t> 
   Table& table = tables_[id] = make_table(scope);
   // The last token is always computed: its logits are wanted.
   const size_t most = scope.reuse ? (tokens.size() - 1) / block : 0;
-  table.ids =
-      protocol::content_ids(table.root, tokens.first(most * block), block_tokens(), table.extras);
-  auto match = index_.match(table.ids, tokens);
+  auto chain = chain_of(id, table, tokens.first(most * block));
+  auto match = index_.match(chain, tokens);
   const size_t shared = match.blocks;
-  table.ids.resize(shared);
+  table.ids.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(shared));
   make_room(table, shared);
   for (size_t at = 0; at < match.pages.size(); ++at) {
     if (match.pages[at].page < 0) continue;
@@ -153,6 +161,7 @@ std::optional<int32_t> KvManager::admit(SequenceId id, std::span<const int32_t> 
   const int64_t kept = static_cast<int64_t>(headroom) * static_cast<int64_t>(demand_.groups());
   if (needed + promised_to_others(nullptr) + kept > obtainable()) {
     release(id);
+    refused_.emplace(id, std::move(chain));
     return std::nullopt;
   }
   fill(table, table.promised_blocks, 0);
@@ -275,6 +284,7 @@ bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_f
 
 // Deepest first, so that leaves are idle before their parents.
 void KvManager::release(SequenceId id) {
+  refused_.erase(id);
   const auto found = tables_.find(id);
   if (found == tables_.end()) return;
   Table& table = found->second;
@@ -297,8 +307,8 @@ std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
   const size_t blocks = demand_.blocks_for(tokens.size());
   const size_t groups = demand_.groups();
   Table& table = tables_[id] = make_table(scope);
-  table.ids = protocol::content_ids(table.root, tokens, block_tokens(), table.extras);
-  const auto present = index_.present(table.ids, tokens);
+  auto chain = chain_of(id, table, tokens);
+  const auto present = index_.present(chain, tokens);
   make_room(table, blocks);
   table.full_blocks = table.window_blocks = blocks;
   int64_t needed = 0;
@@ -317,13 +327,14 @@ std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
     needed += static_cast<int64_t>(blocks - block);
     examined = std::min(examined, block);
   }
-  table.ids.resize(examined);
+  table.ids.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(examined));
   // One more block for the first generated tokens, so that a received sequence does not preempt at
   // once; unless the prompt needs all there is.
   const int64_t next = std::clamp<int64_t>(page_count() - total, 0, static_cast<int64_t>(groups));
   const auto kept = static_cast<int64_t>(demand_.peak(static_cast<size_t>(kept_tokens)));
   if (needed + std::max(next, kept) + promised_to_others(&table) > obtainable()) {
     release(id);
+    refused_.emplace(id, std::move(chain));
     return std::nullopt;
   }
   for (size_t group = 0; group < groups; ++group) {

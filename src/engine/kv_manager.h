@@ -72,11 +72,13 @@ class KvManager final : public KvPort {
   void computed(SequenceId id, std::span<const int32_t> tokens, int32_t computed) override;
   bool truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) override;
   void release(SequenceId id) override;
+  // Sequences that found no room and are neither in nor released yet.
+  size_t refused() const { return refused_.size(); }
 
   // The receiving side of a handoff: pages for what is live at the end of `tokens`, shared where
   // it is here already. In group g the pages from block first_missing[g] on have a writer until
   // receive_done or receive_failed. The pages for `kept_tokens` stay obtainable: a sequence waits
-  // here for them.
+  // here for them. One that finds no room may try again, as with admit(), or is released.
   struct Reservation {
     std::vector<uint32_t> first_missing;  // by group
     std::vector<PageTag> pages;           // [block][group]; page -1: not live
@@ -133,6 +135,8 @@ class KvManager final : public KvPort {
   void fill(Table& table, size_t full_blocks, size_t window_blocks);
   void pass_windows(Table& table, int32_t computed);
   Table make_table(const KvScope& scope) const;
+  std::vector<protocol::ContentId> chain_of(SequenceId id, const Table& table,
+                                            std::span<const int32_t> tokens);
   void publish(Table& table, size_t block, std::span<const int32_t> tokens);
   void end_writing(Table& table);
 
@@ -143,6 +147,8 @@ class KvManager final : public KvPort {
   kv::PagePool pool_;
   kv::PrefixIndex index_;
   std::unordered_map<SequenceId, Table> tables_;
+  // The ids of the whole blocks of those that found no room: they try again before every pass.
+  std::unordered_map<SequenceId, std::vector<protocol::ContentId>> refused_;
   uint64_t evictions_ = 0;
   uint64_t windows_passed_ = 0;
 };

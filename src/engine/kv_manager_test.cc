@@ -44,6 +44,29 @@ TEST_F(KvManagerTest, ReusesComputedBlocksOfPromptAndOutput) {
   EXPECT_EQ(kv.admit(3, tokens(16), {}, 0), 8) << "the last token is always computed";
 }
 
+// Hashing a long prompt again before every pass would cost more than the passes.
+TEST_F(KvManagerTest, TheIdsOfOneThatFindsNoRoomAreKeptUntilItIsInOrReleased) {
+  auto& kv = *manager_;
+  (void)kv.admit(1, tokens(16), {}, 0);
+  kv.computed(1, tokens(16), 16);
+  kv.release(1);
+  ASSERT_TRUE(kv.admit(2, tokens(64, 1000), {}, 0));
+  const auto prompt = tokens(40);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(kv.admit(3, prompt, {}, 0));
+    EXPECT_FALSE(kv.reserve(4, prompt, {}));
+  }
+  EXPECT_EQ(kv.refused(), 2U);
+  kv.release(4);
+  EXPECT_EQ(kv.refused(), 1U);
+  kv.release(2);
+  EXPECT_EQ(kv.admit(3, prompt, {}, 0), 16) << "the first blocks are still cached";
+  EXPECT_EQ(kv.refused(), 0U);
+  kv.computed(3, prompt, 40);
+  kv.release(3);
+  EXPECT_EQ(kv.admit(5, tokens(48), {}, 0), 40) << "published under the same ids";
+}
+
 TEST_F(KvManagerTest, AnotherTenantSeesNothing) {
   auto& kv = *manager_;
   (void)kv.admit(1, tokens(16), {.salt = "a"}, 0);

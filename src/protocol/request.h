@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+
 namespace tandem::protocol {
 
 // Travels with a request through every process. Workers believe it only from an authenticated
@@ -67,6 +69,12 @@ struct HandoffTicket {
 };
 
 enum class LegKind : uint8_t { kUnified, kPrefill, kDecode };
+
+// Logprobs of a prompt are held until all are there and told with every choice: at most so many
+// numbers in one answer.
+inline constexpr int64_t kMaxPromptChances = int64_t{1} << 20;
+// 400 when the prompts of one answer, `tokens` together, have more.
+Status check_prompt_chances(int64_t tokens, const SamplingParams& params);
 
 // Whether a request runs on one worker however many pools there are: what it wants of the prompt's
 // rows stays where they are computed.

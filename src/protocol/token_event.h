@@ -54,7 +54,11 @@ struct FinishEvent {
   std::optional<int32_t> stop_token = {};  // the stop token that was sampled, an end of turn too
   int32_t choice = 0;
   Usage usage;  // of this choice alone, except that every choice has the same prompt
-  std::vector<int32_t> completion_tokens;  // every generated id, for the router's prefix index
+  // Generated for choices that nobody gets (best_of above n): with the request's last finish.
+  int32_t discarded_tokens = 0;
+  // The generated ids whose KV was computed, for the router's prefix index: all but a stop token
+  // and, without one, the last.
+  std::vector<int32_t> completion_tokens;
 };
 
 // Ends the request with all its choices; nothing follows.

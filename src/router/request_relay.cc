@@ -108,7 +108,7 @@ void RequestRun::learn(const LegRun& leg, const Terminal& terminal) {
   observe::Counter(counted.generation_tokens).add(static_cast<double>(terminal.completion_tokens));
   const ServedModel& model = *checked_.model;
   if (placement_.prefill != kNoWorker) core_->prefixes.insert(checked_.blocks, placement_.prefill);
-  // The chain goes on from the prompt's last whole block; the last token's KV was never computed.
+  // The chain goes on from the prompt's last whole block with the ids whose KV was computed.
   // Several prompts are not worth their ids here.
   if (static_cast<size_t>(checked_.prompt_tokens) != checked_.prompt.size()) return;
   const auto whole = static_cast<std::ptrdiff_t>(checked_.blocks.size()) * model.block_tokens;
@@ -116,7 +116,7 @@ void RequestRun::learn(const LegRun& leg, const Terminal& terminal) {
       checked_.blocks.empty() ? prefix_root(model, checked_) : checked_.blocks.back();
   for (const std::vector<int32_t>& ids : terminal.completion_ids) {
     std::vector<int32_t> tail(checked_.prompt.begin() + whole, checked_.prompt.end());
-    if (!ids.empty()) tail.insert(tail.end(), ids.begin(), ids.end() - 1);
+    tail.insert(tail.end(), ids.begin(), ids.end());
     std::vector<protocol::ContentId> all = checked_.blocks;
     for (const protocol::ContentId& id : protocol::content_ids(parent, tail, model.block_tokens))
       all.push_back(id);

@@ -26,7 +26,8 @@ class KvPort {
   // `tokens` are given, and those it needs only for a while (groups with a window) are promised:
   // extend() gives them as rows come near. Evicts unused cached blocks where needed. Returns the
   // tokens whose KV is there already: whole blocks, fewer than tokens.size(), so that at least one
-  // row is computed. Nothing is taken when it does not fit. Pages for the next block of at least
+  // row is computed. Nothing is taken when it does not fit: the sequence may come again, with the
+  // same tokens and scope, or is released. Pages for the next block of at least
   // `headroom` sequences must stay obtainable afterwards.
   virtual std::optional<int32_t> admit(protocol::SequenceId id, std::span<const int32_t> tokens,
                                        const KvScope& scope, int32_t headroom) = 0;

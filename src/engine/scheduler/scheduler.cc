@@ -391,10 +391,9 @@ void Scheduler::end(Sequence& sequence) {
   if (sequence.state == State::kWaiting) std::erase(waiting_, id);
   if (sequence.state == State::kRunning) leave_running(id);
   if (sequence.state == State::kHeld) --held_;
-  const bool has_pages = sequence.state != State::kWaiting;
   sequence.state = State::kEnding;
   if (sequence.out > 0) return;  // its last pass removes it
-  if (has_pages) kv_.release(id);
+  kv_.release(id);
   erase(sequence);
 }
 

@@ -53,7 +53,7 @@ class CountingKv final : public KvPort {
     return true;
   }
   void release(SequenceId id) override {
-    free_ += static_cast<int32_t>(table_.at(id).size());
+    free_ += static_cast<int32_t>(table_[id].size());
     table_.erase(id);
   }
   void reside(SequenceId id, int32_t tokens) {

@@ -253,6 +253,22 @@ TEST(ReceiveHandoff, RefusesATransferThatDoesNotCoverItsManifest) {
   EXPECT_EQ(count<ReceiveFinished>(actions), 1);
 }
 
+TEST(ReceiveHandoff, RefusesACommitWhoseTokensAreNotTheOffers) {
+  const auto starts = [](uint32_t prompt_tokens, uint32_t cached_tokens) {
+    ReceiveHandoff receive("h", 1, kShape, {});
+    (void)receive.open(kStart);
+    const protocol::HandoffKey key{"h", 1, 5};
+    (void)receive.on_offer({key, prompt(7), "", 2, 1200}, kStart);
+    (void)receive.on_reserved({2}, kStart);
+    return count<StartSequence>(receive.on_commit(
+        {key, 3, {2}, 2, 0, {{.token = 1}}, prompt_tokens, cached_tokens}, kStart));
+  };
+  EXPECT_EQ(starts(7, 4), 1);
+  EXPECT_EQ(starts(8, 4), 0);
+  EXPECT_EQ(starts(7, 8), 0);
+  EXPECT_EQ(starts(7, UINT32_MAX), 0);
+}
+
 TEST(ReceiveHandoff, RefusesABlockPushedTwiceOrOutside) {
   for (const protocol::PushFrame& bad : {protocol::PushFrame{{"h", 1, 5}, 0, 0, tags(2)},
                                          protocol::PushFrame{{"h", 1, 5}, 3, 0, tags(1)},

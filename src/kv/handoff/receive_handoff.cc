@@ -30,6 +30,7 @@ ReceiveActions ReceiveHandoff::on_offer(const protocol::OfferFrame& frame, TimeP
     return fail(protocol_error("The offer's tokens do not fill its blocks."), true);
   }
   blocks_ = frame.blocks;
+  tokens_ = frame.tokens.size();
   state_ = State::kReserving;
   deadline_ = now + timeouts_.progress;
   ReceiveActions actions;
@@ -102,7 +103,8 @@ ReceiveActions ReceiveHandoff::on_commit(const protocol::CommitFrame& frame, Tim
   const uint64_t bytes = shape_.pages(first_missing_, blocks_) * shape_.page_bytes;
   if (frame.layers != shape_.layers() || frame.blocks != blocks_ ||
       !std::ranges::equal(frame.first_blocks, first_missing_) || frame.bytes != bytes ||
-      covered_ != expected || frame.first_tokens.empty()) {
+      covered_ != expected || frame.first_tokens.empty() || frame.prompt_tokens != tokens_ ||
+      frame.cached_tokens > tokens_) {
     return fail(Error{502, "kv_incomplete", "The transfer does not cover the blocks it promised."},
                 true);
   }

@@ -89,6 +89,7 @@ class ReceiveHandoff {
   State state_ = State::kOpening;
   bool reserved_ = false;
   uint32_t blocks_ = 0;
+  uint64_t tokens_ = 0;
   std::vector<uint32_t> first_missing_;  // by group
   std::vector<bool> requested_;          // [layer][block]: a copy was asked for
   uint64_t covered_ = 0;                 // (layer, block) pairs copied intact

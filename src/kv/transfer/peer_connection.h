@@ -32,7 +32,7 @@ struct PeerOptions {
   Duration heartbeat = std::chrono::milliseconds(500);
   Duration silence = std::chrono::seconds(3);  // nothing received for so long: the peer is lost
   Duration connect = std::chrono::seconds(2);  // dialing and hello together
-  size_t max_queued_bytes = size_t{16} << 20;  // beyond: the peer does not read, and is dropped
+  size_t max_queued_bytes = size_t{64} << 20;  // beyond: the peer does not read, and is dropped
 };
 
 // Error 502 with the reason when the two sides cannot exchange KV.
