@@ -268,10 +268,9 @@ awaitable<void> Worker::Routes::collect(api::ResponseRenderer renderer,
 awaitable<void> Worker::Routes::embed(const api::ApiRequest& asked, const api::ReplyContext& reply,
                                       std::shared_ptr<Events> events, TimePoint until,
                                       Responder& responder) {
-  const size_t prompts = reply.prompt_tokens.size();
-  std::vector<std::vector<float>> vectors(prompts);
+  std::vector<std::vector<float>> vectors(reply.prompt_tokens.size());
   int64_t prompt_tokens = 0;
-  for (size_t open = prompts; open > 0; --open) {
+  for (size_t open = vectors.size(); open > 0; --open) {
     auto next = co_await events->next(until);
     if (!next) {
       if (responder.client_gone()) co_return;

@@ -120,6 +120,15 @@ def test_adapters_are_models_of_their_own(launch, model, tmp_path, workers):
     assert answer("default")["choices"][0]["message"]["content"] == first
     assert named(server.url, "rude").status == 404
 
+    def embedding(name):
+        reply = request(server.url, "POST", "/v1/embeddings", {"model": name, "input": question})
+        assert reply.status == 200, reply.body
+        assert reply.json()["model"] == name
+        return reply.json()["data"][0]["embedding"]
+
+    assert embedding("polite") != embedding("base")
+    assert embedding("polite") == embedding("polite")
+
 
 @pytest.mark.quick
 def test_an_adapter_with_another_models_name_is_refused(launch, model, write_script, tmp_path):
