@@ -55,17 +55,29 @@ struct Scaling {
   }
 };
 
+// Some ways to start an adapter's training also change the base's weights, and the adapter is only
+// right on top of those.
+Status check_start(const ConfigReader& config) {
+  const JsonValue* start = config.find("init_lora_weights");
+  if (start == nullptr || start->is_bool()) return {};
+  const std::string name = start->is_string() ? start->as_string().substr(0, 64) : "";
+  if (name == "gaussian" || name == "eva" || name == "orthogonal") return {};
+  return unsupported_adapter("adapters that change the base's weights (init_lora_weights \"" +
+                             name + "\") are not supported");
+}
+
 Result<Scaling> read_peft_config(const JsonValue& document) {
   const ConfigReader config(document, "adapter_config.json: ");
   for (const std::string_view key :
        {"auto_mapping", "base_model_name_or_path", "revision", "inference_mode", "task_type",
-        "lora_dropout", "target_modules", "init_lora_weights", "peft_version", "r",
-        "exclude_modules", "ensure_weight_tying", "qalora_group_size", "layers_to_transform",
-        "layers_pattern", "runtime_config", "loftq_config", "corda_config", "eva_config"}) {
+        "lora_dropout", "target_modules", "peft_version", "r", "exclude_modules",
+        "ensure_weight_tying", "qalora_group_size", "layers_to_transform", "layers_pattern",
+        "runtime_config", "loftq_config", "corda_config", "eva_config", "megatron_core"}) {
     config.ignore(key);  // the tensors tell what is adapted, and with which rank
   }
   TANDEM_TRY(type, config.string("peft_type", "LORA"));
   if (type != "LORA") return unsupported_adapter("the adapter's peft_type is " + type);
+  TANDEM_CHECK(check_start(config));
   TANDEM_TRY(bias, config.string("bias", "none"));
   if (bias != "none") return unsupported_adapter("adapters with biases are not supported");
   TANDEM_TRY(alpha, config.positive_real("lora_alpha"));

@@ -55,8 +55,11 @@ class AdapterTest : public testing::TestWithParam<const char*> {
       halves_.push_back(std::move(a));
       halves_.push_back(std::move(b));
     }
+    // Among them the keys that PEFT writes with values other than null, false or nothing.
     config_ = *parse_json(R"({"peft_type":"LORA","r":3,"lora_alpha":6,"bias":"none",
-        "target_modules":["q_proj"],"task_type":"CAUSAL_LM","use_dora":false,"rank_pattern":{}})");
+        "target_modules":["q_proj"],"task_type":"CAUSAL_LM","use_dora":false,"rank_pattern":{},
+        "megatron_core":"megatron.core","qalora_group_size":16,"init_lora_weights":true,
+        "peft_version":"0.21.2","layer_replication":null,"loftq_config":{},"lora_dropout":0.1})");
   }
 
   void write_adapter(const JsonValue& config, const std::vector<TinyTensor>& halves,
@@ -64,6 +67,30 @@ class AdapterTest : public testing::TestWithParam<const char*> {
     std::filesystem::create_directories(folder_ / name);
     write_bytes(folder_ / name / "adapter_config.json", config.dump());
     write_bytes(folder_ / name / "adapter_model.safetensors", make_safetensors(halves));
+  }
+
+  // The same adapter as a GGUF.
+  void write_gguf_adapter(const std::string& name) {
+    constexpr std::string_view kRoot = "base_model.model.";
+    weights::GgufWriter writer;
+    writer.add_string("general.type", "adapter");
+    writer.add_string("general.architecture", "llama");
+    writer.add_string("adapter.type", "lora");
+    writer.add_f32("adapter.lora.alpha", kAlpha);
+    for (const TinyTensor& half : halves_) {
+      const size_t end = half.name.find(".lora_");
+      const std::string module = half.name.substr(kRoot.size(), end - kRoot.size());
+      const bool is_b = half.name.find(".lora_B.") != std::string::npos;
+      const bool adjacent = base_.architecture() == "LlamaForCausalLM" &&
+                            (module.ends_with("q_proj") || module.ends_with("k_proj"));
+      const int64_t head_dim = *base_.config().find("hidden_size")->as_integer() /
+                               *base_.config().find("num_attention_heads")->as_integer();
+      writer.add_matrix(gguf_tensor_name(module, false) + ".weight.lora_" + (is_b ? "b" : "a"),
+                        weights::Format::kF32, half.rows(), half.columns(),
+                        is_b && adjacent ? adjacent_rows(half, head_dim) : half.values);
+    }
+    const auto bytes = writer.finish();
+    write_bytes(folder_ / name, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
 
   std::unique_ptr<Model> load(const std::string& name, const std::string& isa, Numerics numerics) {
@@ -121,6 +148,23 @@ TEST_P(AdapterTest, EqualsMergedWeightsAndLeavesOtherRowsAlone) {
   }
 }
 
+TEST_P(AdapterTest, AGgufAdapterIsTheSameAdapterBitForBit) {
+  write_gguf_adapter("adapter.gguf");
+  const auto tokens = random_tokens(40, 131, 23);
+  for (const std::string file : {"base", "base.gguf"}) {
+    const auto model = load(file, "", Numerics::kExact);
+    ASSERT_TRUE(load_adapter(*model, "adapter"));
+    const auto second = load_adapter(*model, "adapter.gguf");
+    ASSERT_TRUE(second) << second.error().message;
+    const auto expected = logits_of(*model, 0, tokens);
+    const auto logits = logits_of(*model, *second, tokens);
+    ASSERT_EQ(logits.size(), expected.size());
+    EXPECT_EQ(std::memcmp(logits.data(), expected.data(), expected.size() * sizeof(float)), 0)
+        << file;
+    EXPECT_EQ(model->adapters()[0].bytes, model->adapters()[1].bytes);
+  }
+}
+
 TEST_P(AdapterTest, RowsWithAndWithoutOneShareAPassBitForBit) {
   const auto tokens = random_tokens(21, 131, 22);
   for (const std::string& isa : machine_isas()) {
@@ -160,6 +204,10 @@ TEST_P(AdapterTest, AdaptersThatDoNotFitAreRefusedByName) {
   config.set("use_dora", JsonValue::boolean(true));
   write_adapter(config, halves_, "broken");
   refused("use_dora", "unsupported_adapter");
+  config = config_;
+  config.set("init_lora_weights", JsonValue::string("pissa"));
+  write_adapter(config, halves_, "broken");
+  refused("pissa", "unsupported_adapter");
   auto halves = halves_;
   halves.pop_back();
   write_adapter(config_, halves, "broken");

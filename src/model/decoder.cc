@@ -27,12 +27,6 @@ const float* data_or_null(const std::vector<float>& values) {
   return values.empty() ? nullptr : values.data();
 }
 
-std::vector<int32_t> windows_of(const DecoderSpec& spec) {
-  std::vector<int32_t> windows;
-  for (const DecoderLayer& layer : spec.layers) windows.push_back(layer.window);
-  return windows;
-}
-
 // Consecutive rows of a batch that use the same adapter.
 struct AdapterRows {
   int32_t first = 0;
@@ -71,18 +65,12 @@ class Decoder final : public Model {
                            low_rank_scratch_.size() * sizeof(float)};
   }
   ops::PageLayout page_layout(int32_t block_tokens) const override {
-    return {.dtype = numerics_ == Numerics::kExact ? ops::KvDtype::kF32 : ops::KvDtype::kBF16,
-            .layout_id = ops::kCpuLayoutId,
-            .layers = groups_.layers_per_group,
-            .kv_heads = spec_.config.kv_heads,
-            .head_dim = spec_.config.head_dim,
-            .block_tokens = block_tokens,
-            .groups = static_cast<int32_t>(groups_.groups.size())};
+    return page_layout_of(spec_.config, groups_, numerics_, block_tokens);
   }
   std::string numeric_path() const override {
     return std::string("cpu-") + executor_.kernels().name +
            (numerics_ == Numerics::kExact ? "-exact-" : "-fast-") +
-           std::to_string(ops::cpu::kKernelVersion);
+           std::to_string(ops::cpu::kKernelVersion) + (spec_.long_rope ? "-long" : "");
   }
 
   Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,

@@ -56,6 +56,12 @@ constexpr std::string_view kIgnoredHfKeys[] = {"architectures",
                                                "temperature",
                                                "top_p",
                                                "top_k",
+                                               "typical_p",
+                                               "repetition_penalty",
+                                               "length_penalty",
+                                               "num_beams",
+                                               "num_beam_groups",
+                                               "num_return_sequences",
                                                "max_length",
                                                "max_new_tokens"};
 constexpr std::string_view kIgnoredGgufKeys[] = {"vocab_size", "tensor_data_layout",
@@ -198,11 +204,18 @@ Status read_gguf_divisors(const ModelSource& source, DecoderSpec& spec, RopeFact
     std::vector<float> values(static_cast<size_t>(tensor->columns()));
     weights::dequantize_row(tensor->format, tensor->bytes, values);
     facts.divisors.assign(values.begin(), values.end());
+    if (name == "rope_factors_long.weight") facts.long_divisors = true;
   }
   return {};
 }
 
 }  // namespace
+
+std::vector<int32_t> windows_of(const DecoderSpec& spec) {
+  std::vector<int32_t> windows;
+  for (const DecoderLayer& layer : spec.layers) windows.push_back(layer.window);
+  return windows;
+}
 
 Result<RopeFacts> read_rope_facts(const ModelSource& source, DecoderSpec& spec,
                                   double default_theta) {
@@ -260,6 +273,7 @@ Result<DecoderSpec> read_common(const ModelSource& source, const CommonDefaults&
     TANDEM_TRY(rope, make_rope(facts, ops::RopePairing::kHalves));
     spec.config.rope_theta = static_cast<float>(facts.theta);
     spec.config.rope_dims = facts.dims;
+    spec.long_rope = facts.long_divisors;
     spec.ropes.push_back(std::move(rope));
   }
   return spec;

@@ -50,6 +50,7 @@ struct DecoderLayer {
 
 struct DecoderSpec {
   ModelConfig config;
+  bool long_rope = false;  // of two sets of rotary divisors, the one for long contexts was taken
   TensorNames names;
   std::vector<DecoderLayer> layers;
   std::vector<ops::Rope> ropes;
@@ -73,6 +74,8 @@ struct DecoderSpec {
   std::vector<std::string> other_tensors;
   std::vector<std::string> other_prefixes;
 };
+
+std::vector<int32_t> windows_of(const DecoderSpec& spec);  // each layer's
 
 // What a family reads its spec from.
 struct ModelSource {

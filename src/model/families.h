@@ -7,7 +7,7 @@
 
 namespace tandem::model {
 
-Result<DecoderSpec> read_llama(const ModelSource& source);    // Llama 2 and 3, and what copies it
+Result<DecoderSpec> read_llama(const ModelSource& source);    // Llama 2 and 3
 Result<DecoderSpec> read_mistral(const ModelSource& source);  // Llama with a sliding window
 Result<DecoderSpec> read_smollm3(const ModelSource& source);  // no positions in every fourth layer
 Result<DecoderSpec> read_qwen2(const ModelSource& source);    // biases on q, k and v

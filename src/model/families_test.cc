@@ -81,12 +81,12 @@ std::vector<bool> kinds_of(const std::string& name) {
 }
 
 // All logits of `tokens`, fed in chunks.
-std::vector<float> run(Model& model, const std::vector<int32_t>& tokens, int32_t chunk) {
+std::vector<float> run(Model& model, std::span<const int32_t> tokens, int32_t chunk) {
   auto runner = SequenceRunner::create(model, 1, static_cast<int32_t>(tokens.size()));
   std::vector<float> all;
   for (size_t begin = 0; begin < tokens.size(); begin += static_cast<size_t>(chunk)) {
     const size_t count = std::min(tokens.size() - begin, static_cast<size_t>(chunk));
-    const auto logits = runner->append(0, std::span(tokens).subspan(begin, count));
+    const auto logits = runner->append(0, tokens.subspan(begin, count));
     if (!logits) {
       ADD_FAILURE() << logits.error().message;
       return all;
@@ -152,7 +152,10 @@ TEST_P(FamiliesTest, FeedingASequenceDifferentlyDoesNotChangeABit) {
       const auto model = load_model(
           files.path(), {.numerics = numerics, .threads = 2, .max_rows = 3 * count, .isa = isa});
       ASSERT_TRUE(model) << model.error().message;
-      const auto whole = run(**model, tokens, count);
+      const auto alone = load_model(
+          files.path(), {.numerics = numerics, .threads = 1, .max_rows = count, .isa = isa});
+      ASSERT_TRUE(alone) << alone.error().message;
+      const auto whole = run(**alone, tokens, count);  // with one thread; the others with two
       for (const int32_t chunk : {1, 7, 40}) {
         const auto parts = run(**model, tokens, chunk);
         ASSERT_EQ(parts.size(), whole.size());
@@ -215,6 +218,94 @@ TEST(Families, PageGroupsAreOfOneSizeAndHoldEveryLayerOnce) {
   EXPECT_EQ(deal_page_groups(std::vector<int32_t>{0, 7, 7}).groups.size(), 3U);
 }
 
+TEST_P(FamiliesTest, PagesAreKnownBeforeTheModelIsLoaded) {
+  const Files files(read_case(GetParam()), false);
+  const auto checkpoint = weights::Checkpoint::open(files.path());
+  ASSERT_TRUE(checkpoint);
+  for (const Numerics numerics : {Numerics::kExact, Numerics::kFast}) {
+    const auto model = load_model(files.path(), {.numerics = numerics, .max_rows = 8, .isa = ""});
+    const auto pages = read_model_pages(*checkpoint, numerics, 16);
+    ASSERT_TRUE(model && pages);
+    EXPECT_EQ(pages->layout, (*model)->page_layout(16));
+    const auto groups = (*model)->page_groups();
+    ASSERT_EQ(pages->groups.size(), groups.size());
+    for (size_t i = 0; i < groups.size(); ++i) {
+      EXPECT_EQ(pages->groups[i].window, groups[i].window);
+      EXPECT_EQ(pages->groups[i].layers, groups[i].layers);
+    }
+  }
+}
+
+TEST(Families, LongRopeTakesItsTableByTheServedContextAndTheNumericPathNamesIt) {
+  const TinyCheckpoint checkpoint = read_case("phi3-long");
+  const auto tokens = prompt_of(checkpoint);
+  for (const bool gguf : {false, true}) {
+    const Files files(checkpoint, gguf);
+    std::vector<std::vector<float>> logits;
+    std::vector<std::string> paths;
+    const int32_t original = static_cast<int32_t>(*checkpoint.config()
+                                                       .find("rope_parameters")
+                                                       ->find("original_max_position_embeddings")
+                                                       ->as_integer());
+    for (const int32_t served : {original, original + 1, 0}) {
+      const auto model = load_model(
+          files.path(),
+          {.numerics = Numerics::kExact, .max_rows = 16, .served_context = served, .isa = ""});
+      ASSERT_TRUE(model) << model.error().message;
+      logits.push_back(run(**model, std::span(tokens).first(16), 16));
+      paths.push_back((*model)->numeric_path());
+    }
+    EXPECT_NE(logits[0], logits[1]);
+    EXPECT_EQ(logits[1], logits[2]);
+    EXPECT_EQ(paths[0] + "-long", paths[1]);
+    EXPECT_EQ(paths[1], paths[2]);
+  }
+}
+
+TEST(Families, KeysThatAConfigurationLeavesOutHaveTheFamilysOwnValues) {
+  const auto config_of = [](const std::string& name, const JsonValue& changes) {
+    TinyCheckpoint checkpoint = read_case(name);
+    JsonValue config = JsonValue::object();
+    for (const auto& [key, value] : checkpoint.config().members()) {
+      if (changes.find(key) == nullptr) config.set(key, value);
+    }
+    for (const auto& [key, value] : changes.members()) {
+      if (!value.is_string() || value.as_string() != "absent") config.set(key, value);
+    }
+    checkpoint.document.set("config", config);
+    const Files files(checkpoint, false);
+    const auto opened = weights::Checkpoint::open(files.path());
+    const auto read = read_model_config(*opened);
+    EXPECT_TRUE(read) << read.error().message;
+    return read ? *read : ModelConfig();
+  };
+  const JsonValue absent = JsonValue::string("absent");
+  const JsonValue context = JsonValue::integer(8192);
+  EXPECT_EQ(config_of("mistral", JsonValue::object({{"sliding_window", absent},
+                                                    {"layer_types", absent},
+                                                    {"max_position_embeddings", context}}))
+                .window,
+            4096);
+  EXPECT_EQ(config_of("mistral", JsonValue::object({{"sliding_window", JsonValue()},
+                                                    {"layer_types", absent},
+                                                    {"max_position_embeddings", context}}))
+                .window,
+            0);
+  EXPECT_EQ(config_of("qwen2-window",
+                      JsonValue::object({{"layer_types", absent}, {"use_sliding_window", absent}}))
+                .window,
+            0);
+  EXPECT_EQ(
+      config_of("qwen2-window", JsonValue::object({{"layer_types", absent},
+                                                   {"sliding_window", absent},
+                                                   {"max_window_layers", JsonValue::integer(1)},
+                                                   {"max_position_embeddings", context}}))
+          .window,
+      4096);
+  EXPECT_EQ(config_of("smollm3", JsonValue::object({{"rope_parameters", absent}})).rope_theta,
+            2e6F);
+}
+
 TEST(Families, APassThatLacksAPageOfItsWindowIsRefused) {
   const Files files(read_case("mistral"), false);
   const auto model = load_model(
@@ -275,6 +366,19 @@ TEST(Families, ConfigurationsThatSayMoreThanIsKnownAreRefusedByName) {
           JsonValue::array(std::vector<JsonValue>(6, JsonValue::string("chunked_attention"))),
           "chunked_attention");
   refused("gemma2", "intermediate_size", JsonValue::integer(96), "gate_proj");
+  // The text part of a model with images, quantized.
+  TinyCheckpoint images = read_case("gemma3");
+  images.document.set(
+      "config",
+      JsonValue::object({{"architectures",
+                          JsonValue::array({JsonValue::string("Gemma3ForConditionalGeneration")})},
+                         {"text_config", images.config()},
+                         {"quantization_config",
+                          JsonValue::object({{"quant_method", JsonValue::string("int8")}})}}));
+  const Files quantized(images, false);
+  const auto refusal = load_model(quantized.path(), {.isa = "scalar"});
+  ASSERT_FALSE(refusal);
+  EXPECT_NE(refusal.error().message.find("quantization_config"), std::string::npos);
   // A window that GGUF's Qwen2 does not have.
   const Files files(read_case("qwen2-window"), true);
   const auto model = load_model(files.path(), {.isa = "scalar"});

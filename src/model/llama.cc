@@ -5,8 +5,10 @@
 
 namespace tandem::model {
 
-Result<DecoderSpec> read_llama(const ModelSource& source) {
-  TANDEM_TRY(spec, read_common(source, {.context = 2048, .epsilon = 1e-6}));
+namespace {
+
+Result<DecoderSpec> read_kin(const ModelSource& source, const CommonDefaults& defaults) {
+  TANDEM_TRY(spec, read_common(source, defaults));
   TANDEM_CHECK(expect_activation(source, "hidden_act", "silu"));
   spec.gguf_pairing = ops::RopePairing::kAdjacent;
   if (source.is_gguf()) {
@@ -26,11 +28,19 @@ Result<DecoderSpec> read_llama(const ModelSource& source) {
   return spec;
 }
 
+}  // namespace
+
+Result<DecoderSpec> read_llama(const ModelSource& source) {
+  return read_kin(source, {.context = 2048, .epsilon = 1e-6});
+}
+
 Result<DecoderSpec> read_mistral(const ModelSource& source) {
-  TANDEM_TRY(spec, read_llama(source));
-  TANDEM_TRY(window,
-             source.config.integer(source.is_gguf() ? "attention.sliding_window" : "sliding_window",
-                                   0, 1 << 24, 0));
+  TANDEM_TRY(spec, read_kin(source, {.kv_heads = 8, .context = 131072, .epsilon = 1e-6}));
+  const bool gguf = source.is_gguf();
+  // A null means none; only an absent key means the family's own.
+  const int32_t usual = gguf || source.config.is_null("sliding_window") ? 0 : 4096;
+  TANDEM_TRY(window, source.config.integer(gguf ? "attention.sliding_window" : "sliding_window", 0,
+                                           1 << 24, usual));
   TANDEM_TRY(typed, apply_layer_types(source, window, spec));
   if (!typed) {
     for (DecoderLayer& layer : spec.layers) layer.window = window;
@@ -39,7 +49,10 @@ Result<DecoderSpec> read_mistral(const ModelSource& source) {
 }
 
 Result<DecoderSpec> read_smollm3(const ModelSource& source) {
-  TANDEM_TRY(spec, read_llama(source));
+  TANDEM_TRY(
+      spec,
+      read_kin(source,
+               {.heads = 16, .kv_heads = 4, .context = 32768, .theta = 2e6, .epsilon = 1e-6}));
   const ConfigReader& config = source.config;
   config.ignore("max_window_layers");  // copied from another family's configuration
   TANDEM_TRY(interval, config.integer("no_rope_layer_interval", 1, 1024, 4));

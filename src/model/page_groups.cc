@@ -31,4 +31,15 @@ PageGroups deal_page_groups(std::span<const int32_t> windows) {
   return dealt;
 }
 
+ops::PageLayout page_layout_of(const ModelConfig& config, const PageGroups& groups,
+                               Numerics numerics, int32_t block_tokens) {
+  return {.dtype = numerics == Numerics::kExact ? ops::KvDtype::kF32 : ops::KvDtype::kBF16,
+          .layout_id = ops::kCpuLayoutId,
+          .layers = groups.layers_per_group,
+          .kv_heads = config.kv_heads,
+          .head_dim = config.head_dim,
+          .block_tokens = block_tokens,
+          .groups = static_cast<int32_t>(groups.groups.size())};
+}
+
 }  // namespace tandem::model

@@ -10,8 +10,10 @@ Result<DecoderSpec> read_qwen(const ModelSource& source, const CommonDefaults& d
   TANDEM_CHECK(expect_activation(source, "hidden_act", "silu"));
   const ConfigReader& config = source.config;
   TANDEM_TRY(use_window, config.boolean("use_sliding_window", false));
-  TANDEM_TRY(window, config.integer("sliding_window", 0, 1 << 24, 0));
-  TANDEM_TRY(first, config.integer("max_window_layers", 0, 1 << 20, spec.config.layers));
+  const bool absent = !config.has("sliding_window") && !config.is_null("sliding_window");
+  TANDEM_TRY(size, config.integer("sliding_window", 0, 1 << 24, absent ? 4096 : 0));
+  const int32_t window = use_window ? size : 0;
+  TANDEM_TRY(first, config.integer("max_window_layers", 0, 1 << 20, 28));
   TANDEM_TRY(typed, apply_layer_types(source, window, spec));
   if (!typed && use_window) {
     for (int32_t i = first; i < spec.config.layers; ++i) spec.layers[i].window = window;

@@ -4,6 +4,7 @@
 
 #include "model/decoder.h"
 #include "model/families.h"
+#include "model/page_groups.h"
 
 namespace tandem::model {
 namespace {
@@ -61,6 +62,13 @@ Result<Found> find_hf_family(const weights::Checkpoint& checkpoint) {
   // A model with other inputs than text keeps the text model's facts in an object of their own.
   const JsonValue* text = document->find("text_config");
   const bool inner = text != nullptr && text->is_object();
+  const JsonValue* quantized = document->find("quantization_config");
+  if (quantized != nullptr && !quantized->is_null()) {
+    return unsupported_model(
+        "the model's config.json has a quantization_config; of safetensors, unquantized weights "
+        "are "
+        "supported (for quantized weights use a GGUF)");
+  }
   return Found{family, ConfigReader(inner ? *text : *document,
                                     inner ? "config.json: text_config." : "config.json: ")};
 }
@@ -98,6 +106,14 @@ Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOp
 Result<ModelConfig> read_model_config(const weights::Checkpoint& checkpoint) {
   TANDEM_TRY(spec, read_spec(checkpoint, 0));
   return spec.config;
+}
+
+Result<ModelPages> read_model_pages(const weights::Checkpoint& checkpoint, Numerics numerics,
+                                    int32_t block_tokens) {
+  TANDEM_TRY(spec, read_spec(checkpoint, 0));
+  PageGroups groups = deal_page_groups(windows_of(spec));
+  const ops::PageLayout layout = page_layout_of(spec.config, groups, numerics, block_tokens);
+  return ModelPages{spec.config, layout, std::move(groups.groups)};
 }
 
 }  // namespace tandem::model

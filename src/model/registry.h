@@ -32,7 +32,16 @@ Result<std::unique_ptr<Model>> load_model(weights::Checkpoint checkpoint,
 // Opens `path` (weights::Checkpoint::open) first.
 Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOptions& options);
 
-// Reads only the configuration, for `inspect` and for memory budgets before loading.
+// Reads only the configuration, for `inspect`.
 Result<ModelConfig> read_model_config(const weights::Checkpoint& checkpoint);
+
+// What a model's pages will be, for memory budgets before loading.
+struct ModelPages {
+  ModelConfig config;
+  ops::PageLayout layout;
+  std::vector<PageGroup> groups;
+};
+Result<ModelPages> read_model_pages(const weights::Checkpoint& checkpoint, Numerics numerics,
+                                    int32_t block_tokens);
 
 }  // namespace tandem::model

@@ -45,7 +45,8 @@ Status read_long(const ConfigReader& scaling, int32_t max_context, int32_t serve
   if (facts.original_context <= 1)
     return invalid_model(scaling.name("original_max_position_embeddings") + " is missing");
   if (!scaling.has("factor")) facts.factor = max_context / facts.original_context;
-  facts.divisors = served_context > facts.original_context ? longer : shorter;
+  facts.long_divisors = served_context > facts.original_context;
+  facts.divisors = facts.long_divisors ? longer : shorter;
   return {};
 }
 

@@ -31,6 +31,7 @@ struct RopeFacts {
   bool truncate = true;              // kYarn: whether the blend's borders are whole dimensions
   double amplitude = 0;              // 0: by the rule
   std::vector<double> divisors;      // of each pair, besides the rule; empty: none
+  bool long_divisors = false;        // they are those for contexts beyond the original one
 };
 
 // Reads "rope_type"/"type" and what belongs to it from a Hugging Face `rope_scaling` or

@@ -6,6 +6,7 @@
 
 #include "engine/scripted_model.h"
 #include "engine/tokenizer_source.h"
+#include "model/memory_budget.h"
 #include "model/registry.h"
 #include "numerics/digest.h"
 #include "weights/checkpoint.h"
@@ -15,10 +16,14 @@ namespace {
 
 constexpr std::string_view kScripted = "scripted:";
 
+// A file's name without its ending, or a directory's.
 std::string default_name(const std::string& path) {
-  std::string name = std::filesystem::path(path).filename().string();
-  if (const size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0) name.resize(dot);
-  return name;
+  const std::filesystem::path plain = std::filesystem::absolute(path).lexically_normal();
+  const std::filesystem::path file = plain.has_filename() ? plain : plain.parent_path();
+  for (const char* ending : {".gguf", ".safetensors", ".json"}) {
+    if (file.extension() == ending) return file.stem().string();
+  }
+  return file.filename().string();
 }
 
 // `chat_template` replaces the checkpoint's own unless empty.
@@ -79,12 +84,21 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
     TANDEM_CHECK(load_adapters(options.adapters, served));
     return served;
   }
-  TANDEM_TRY(config, model::read_model_config(checkpoint));
-  served.prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : config.context_length;
+  TANDEM_TRY(pages, model::read_model_pages(checkpoint, options.numerics, options.block_tokens));
+  int32_t context = pages.config.context_length;
+  served.prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : context;
+  if (options.kv_bytes > 0) {
+    TANDEM_TRY(budget, model::plan_memory({}, pages.layout, options.kv_bytes,
+                                          {.groups = pages.groups,
+                                           .pass_tokens = served.prefill_chunk,
+                                           .min_tokens = int64_t{4} * options.block_tokens}));
+    context = static_cast<int32_t>(std::min<int64_t>(context, budget.tokens));
+  }
   TANDEM_TRY(loaded, model::load_model(std::move(checkpoint),
                                        {.numerics = options.numerics,
                                         .threads = options.threads,
                                         .max_rows = served.prefill_chunk + options.max_sequences,
+                                        .served_context = context,
                                         .isa = ""}));
   served.model = std::move(loaded);
   if (served.tokenizer->vocab_size() > served.model->config().vocab) {

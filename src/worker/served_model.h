@@ -25,7 +25,9 @@ struct ServedModelOptions {
   int32_t threads = 1;
   int32_t prefill_chunk = 256;  // 0: as long as the model's context
   int32_t max_sequences = 64;
-  std::string lineage;  // empty: the file's digest
+  size_t kv_bytes = 0;        // what the pages may take, which bounds the context; 0: no bound
+  int32_t block_tokens = 16;  // of a page
+  std::string lineage;        // empty: the file's digest
   std::vector<AdapterSource> adapters;
 };
 

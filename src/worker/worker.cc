@@ -45,6 +45,8 @@ Result<std::unique_ptr<Worker>> Worker::create(WorkerOptions options) {
 Status Worker::start() {
   options_.model.prefill_chunk = options_.prefill_chunk;
   options_.model.max_sequences = options_.max_sequences;
+  options_.model.kv_bytes = options_.kv_bytes;
+  options_.model.block_tokens = options_.block_tokens;
   TANDEM_TRY(served, load_served_model(options_.model));
   served_ = std::move(served);
   options_.prefill_chunk = served_.prefill_chunk;
