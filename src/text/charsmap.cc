@@ -6,6 +6,8 @@ namespace tandem::text {
 
 namespace {
 constexpr size_t kMaxBytes = 16 << 20;
+// Of one replacement; published maps have 33 at most. Longer ones are damage: text would explode.
+constexpr size_t kMaxReplacement = 128;
 // Meaning of a unit's bits in a darts-clone double array.
 bool has_leaf(uint32_t unit) { return (unit >> 8 & 1) != 0; }
 uint32_t value(uint32_t unit) { return unit & 0x7FFFFFFF; }
@@ -42,9 +44,10 @@ std::optional<CharsMap::Match> CharsMap::find(std::string_view text, bool longes
     if (at >= units_.size()) break;
     const uint32_t start = value(units_[at]);
     if (start >= strings_.size()) continue;
-    const size_t end = strings_.find('\0', start);
-    if (end == std::string::npos) continue;
-    best = {i + 1, std::string_view(strings_).substr(start, end - start)};
+    const std::string_view stored = std::string_view(strings_).substr(start, kMaxReplacement + 1);
+    const size_t size = stored.find('\0');
+    if (size == std::string_view::npos) continue;
+    best = {i + 1, stored.substr(0, size)};
     if (!longest) break;
   }
   return best;

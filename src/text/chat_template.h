@@ -39,6 +39,8 @@ class ChatTemplate {
   // Whether the template knows the role "developer"; when it does not, encode_chat says "system"
   // instead.
   bool knows_developer() const;
+  // The text of both templates.
+  std::string_view source() const;
 
  private:
   struct State;
@@ -47,9 +49,10 @@ class ChatTemplate {
 };
 
 // A chat request as the model's tokens: renders the template, matches its special tokens, encodes.
-// Strings from `messages` and `tools` can never become control tokens, whatever they spell: each
-// such spelling is broken by a noncharacter (U+FDD0 to U+FDEF, one the input does not use) that the
-// tokenizer drops after it has split the text on special tokens. `tools` may be null. `extra` adds
+// Strings from `messages`, `tools` and `extra` can never become control tokens, nor user-defined
+// ones that the template spells, whatever they spell: each such spelling is broken by a
+// noncharacter (U+FDD0 to U+FDEF, one the input does not use) that the tokenizer drops after it has
+// split the text on special tokens. `tools` may be null. `extra` adds
 // variables (an object, or null).
 Result<std::vector<int32_t>> encode_chat(const Tokenizer& tokenizer,
                                          const ChatTemplate& chat_template, JsonValue messages,

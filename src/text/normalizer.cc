@@ -19,6 +19,8 @@ namespace {
 constexpr std::string_view kBlock = "\xE2\x96\x81";  // U+2581
 constexpr int kMaxDepth = 16;
 constexpr size_t kMaxSteps = 64;
+constexpr size_t kMaxGrowth = 64;
+constexpr size_t kMaxPrefix = 256;
 
 tl::unexpected<Error> invalid(std::string message) {
   return make_error(400, "invalid_tokenizer", std::move(message));
@@ -319,6 +321,21 @@ Status add_normalizer_steps(const JsonValue& json, int depth, Normalizer& out) {
   }
   if (out.steps_.size() >= kMaxSteps) return invalid("there are more than 64 normalizers");
   TANDEM_TRY(step, make_step(type, json));
+  if (type == "Replace") {
+    const JsonValue* pattern = json.find("pattern");
+    const size_t from =
+        pattern->is_string() ? pattern->as_string().size() : string_of(*pattern, "String").size();
+    const size_t to = string_of(json, "content").size();
+    // A regular expression may match single bytes.
+    out.growth_ *=
+        std::max<size_t>(1, (to + std::max<size_t>(from, 1) - 1) / std::max<size_t>(from, 1));
+    if (to > kMaxGrowth * std::max<size_t>(from, 1) || out.growth_ > kMaxGrowth) {
+      return invalid("its normalizer makes text more than 64 times longer");
+    }
+  }
+  if (type == "Prepend" && string_of(json, "prepend").size() > kMaxPrefix) {
+    return invalid("its normalizer prepends more than 256 bytes");
+  }
   out.steps_.push_back(std::move(step));
   return {};
 }

@@ -38,6 +38,7 @@ class Normalizer {
  private:
   friend Status add_normalizer_steps(const JsonValue& json, int depth, Normalizer& out);
   std::vector<std::unique_ptr<const Step>> steps_;
+  size_t growth_ = 1;  // how many times longer Replace steps can make a text
 };
 
 }  // namespace tandem::text

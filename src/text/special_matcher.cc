@@ -47,9 +47,11 @@ bool touches_word(std::string_view text, size_t begin, size_t end) {
 
 }  // namespace
 
-SpecialMatcher::Match SpecialMatcher::match_at(std::string_view text, size_t begin,
-                                               bool control) const {
+SpecialMatcher::Match SpecialMatcher::match_at(std::string_view text, size_t begin, bool control,
+                                               std::string_view permit) const {
   Match match;
+  const bool permitted = !permit.empty() && text.substr(0, begin).ends_with(permit);
+  const size_t edge = permitted ? begin - permit.size() : begin;
   uint32_t at = 0;
   Rules rules;
   for (size_t i = begin; i < text.size(); ++i) {
@@ -60,8 +62,9 @@ SpecialMatcher::Match SpecialMatcher::match_at(std::string_view text, size_t beg
     at = found->second;
     const Node& node = nodes_[at];
     if (node.token < 0 || (node.rules.control && !control)) continue;
-    if (node.rules.single_word && touches_word(text, begin, i + 1)) continue;
-    match = {begin, i + 1, node.token};
+    if (node.rules.guarded && !permit.empty() && !permitted) continue;
+    if (node.rules.single_word && touches_word(text, edge, i + 1)) continue;
+    match = {edge, i + 1, node.token};
     rules = node.rules;
   }
   if (match.token < 0) return match;
@@ -78,10 +81,11 @@ SpecialMatcher::Match SpecialMatcher::match_at(std::string_view text, size_t beg
   return match;
 }
 
-SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from, bool control) const {
+SpecialMatcher::Match SpecialMatcher::find(std::string_view text, size_t from, bool control,
+                                           std::string_view permit) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
     if (!first_[static_cast<uint8_t>(text[begin])]) continue;
-    Match match = match_at(text, begin, control);
+    Match match = match_at(text, begin, control, permit);
     if (match.token < 0) continue;
     match.begin = std::max(match.begin, from);
     return match;

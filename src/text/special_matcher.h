@@ -17,6 +17,7 @@ class SpecialMatcher {
     bool strip_left = false;
     bool strip_right = false;
     bool single_word = false;
+    bool guarded = false;  // where permits are asked for, found only behind one
   };
   struct Match {
     size_t begin = std::string_view::npos;  // npos: none
@@ -28,10 +29,12 @@ class SpecialMatcher {
   // Empty spellings are ignored; of equal ones the first added wins.
   void add(std::string_view spelling, int32_t token, Rules rules);
   bool empty() const { return nodes_.size() == 1; }
-  // The longest match that begins at `begin`, if any.
-  Match match_at(std::string_view text, size_t begin, bool control) const;
+  // The longest match that begins at `begin`, if any. `permit`: the text that has to precede
+  // guarded spellings, and becomes part of the match; empty: none has to.
+  Match match_at(std::string_view text, size_t begin, bool control,
+                 std::string_view permit = {}) const;
   // First match at or after `from`. O(length of text times the longest spelling).
-  Match find(std::string_view text, size_t from, bool control) const;
+  Match find(std::string_view text, size_t from, bool control, std::string_view permit = {}) const;
 
  private:
   struct Node {

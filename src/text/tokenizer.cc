@@ -11,7 +11,48 @@ namespace tandem::text {
 
 namespace {
 constexpr size_t kMaxIdleScratches = 8;
+
+// What neither the text nor the sentinel holds. When the text holds every noncharacter: bytes that
+// no text has, so that nothing is permitted.
+std::string unused_noncharacter(std::string_view text, std::string_view sentinel) {
+  for (uint32_t c = 0xFDD0; c <= 0xFDEF; ++c) {
+    std::string made;
+    append_utf8(made, c);
+    if (made != sentinel && text.find(made) == std::string_view::npos) return made;
+  }
+  return "\xFF\xFE\xFD";
 }
+
+void drop(std::string_view text, std::string_view what, std::string& out) {
+  out.clear();
+  for (size_t from = 0; from < text.size();) {
+    const size_t at = std::min(text.find(what, from), text.size());
+    out.append(text.substr(from, at - from));
+    from = at + what.size();
+  }
+}
+
+bool holds_only(std::string_view text, std::string_view what) {
+  while (text.starts_with(what)) text.remove_prefix(what.size());
+  return text.empty();
+}
+
+// Puts a permit before each spelling that the text has as it was written.
+void add_permits(const SpecialMatcher& spellings, std::string_view text, std::string_view permit,
+                 std::string& out) {
+  out.clear();
+  const bool possible = permit.size() == 3 && permit[0] != '\xFF';
+  for (size_t from = 0; from < text.size();) {
+    const SpecialMatcher::Match match = spellings.find(text, from, true);
+    const size_t end = match.token < 0 ? text.size() : match.end;
+    const size_t begin = match.token < 0 ? end : match.begin;
+    out.append(text.substr(from, begin - from));
+    if (begin < end && possible) out.append(permit);
+    out.append(text.substr(begin, end - begin));
+    from = end;
+  }
+}
+}  // namespace
 
 void Tokenizer::State::fuse_unknown(size_t from, std::vector<int32_t>& out) const {
   const auto begin = out.begin() + static_cast<ptrdiff_t>(from);
@@ -70,24 +111,51 @@ void Tokenizer::State::encode_plain(std::string_view text, bool first, EncodeScr
   pre.split(text, first, [&](std::string_view piece) { encode_piece(piece, scratch, out); });
 }
 
-void Tokenizer::State::encode_segment(std::string_view text, bool first, EncodeScratch& scratch,
-                                      std::vector<int32_t>& out) const {
+// Drops the guard's characters; a unigram model learns where its guarded tokens may begin.
+void Tokenizer::State::encode_guarded(std::string_view text, bool first, const Guard& guard,
+                                      EncodeScratch& scratch, std::vector<int32_t>& out) const {
+  if (guard.sentinel.empty()) return encode_plain(text, first, scratch, out);
+  std::string& plain = scratch.guarded;
+  UnigramScratch& unigram_scratch = scratch.unigram;
+  plain.clear();
+  unigram_scratch.permitted.clear();
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] != guard.sentinel[0] && text[i] != guard.permit[0]) {
+      plain += text[i++];
+    } else if (text.substr(i).starts_with(guard.sentinel)) {
+      i += guard.sentinel.size();
+    } else if (text.substr(i).starts_with(guard.permit)) {
+      unigram_scratch.permitted.push_back(static_cast<uint32_t>(plain.size()));
+      i += guard.permit.size();
+    } else {
+      plain += text[i++];
+    }
+  }
+  unigram_scratch.guarded = plain;
+  encode_plain(plain, first, scratch, out);
+  unigram_scratch.guarded = {};
+}
+
+void Tokenizer::State::encode_segment(std::string_view text, bool first, const Guard& guard,
+                                      EncodeScratch& scratch, std::vector<int32_t>& out) const {
   if (text.empty()) return;
   const size_t begin = out.size();
   text = normalizer.apply(text, scratch.normalized);
   size_t from = 0;
   while (!in_normalized.empty()) {
-    const SpecialMatcher::Match match = in_normalized.find(text, from, false);
+    const SpecialMatcher::Match match = in_normalized.find(text, from, false, guard.permit);
     if (match.token < 0) break;
-    encode_plain(text.substr(from, match.begin - from), first && from == 0, scratch, out);
+    encode_guarded(text.substr(from, match.begin - from), first && from == 0, guard, scratch, out);
     out.push_back(match.token);
     from = match.end;
   }
-  encode_plain(text.substr(from), first && from == 0, scratch, out);
+  encode_guarded(text.substr(from), first && from == 0, guard, scratch, out);
   if (fuse_across_pieces) fuse_unknown(begin, out);
   // One huge text must not pin its memory for the life of the encoder.
   constexpr size_t kKeep = 1 << 20;
-  if (scratch.normalized.capacity() > kKeep) std::string().swap(scratch.normalized);
+  for (std::string* buffer : {&scratch.normalized, &scratch.guarded}) {
+    if (buffer->capacity() > kKeep) std::string().swap(*buffer);
+  }
 }
 
 std::unique_ptr<EncodeScratch> Tokenizer::State::borrow() {
@@ -123,19 +191,21 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
   out.reserve(text.size() / 4 + 8);
   if (options.add_bos && state_->spec.add_bos && bos() >= 0) out.push_back(bos());
   auto scratch = state_->borrow();
-  std::string without_sentinel;
+  std::string buffer;
+  const std::string permit =
+      options.sentinel.empty() ? std::string() : unused_noncharacter(text, options.sentinel);
+  const bool guarded = !options.sentinel.empty() && !state_->guarded.empty();
   const auto segment = [&](size_t begin, size_t end) {
     std::string_view part = text.substr(begin, end - begin);
-    if (!options.sentinel.empty() && part.find(options.sentinel) != std::string_view::npos) {
-      without_sentinel.clear();
-      for (size_t from = 0; from < part.size();) {
-        const size_t at = std::min(part.find(options.sentinel, from), part.size());
-        without_sentinel.append(part.substr(from, at - from));
-        from = at + options.sentinel.size();
-      }
-      part = without_sentinel;
+    if (guarded && !holds_only(part, options.sentinel)) {
+      add_permits(state_->guarded, part, permit, buffer);
+      part = buffer;
+    } else if (!options.sentinel.empty() && part.find(options.sentinel) != std::string_view::npos) {
+      drop(part, options.sentinel, buffer);
+      part = buffer;
     }
-    state_->encode_segment(part, begin == 0, *scratch, out);
+    const Guard guard = guarded ? Guard{.sentinel = options.sentinel, .permit = permit} : Guard{};
+    state_->encode_segment(part, begin == 0, guard, *scratch, out);
   };
   size_t from = 0;
   while (!state_->in_raw.empty()) {

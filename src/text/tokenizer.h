@@ -23,7 +23,9 @@ struct EncodeOptions {
   bool parse_special = false;
   // Put the begin-of-sequence token first, when the tokenizer has one and asks for it.
   bool add_bos = false;
-  // Dropped after splitting on special tokens and before anything else sees the text; empty: none.
+  // A noncharacter that breaks spellings: dropped after splitting on special tokens and before the
+  // text is encoded; empty: none. With it, user-defined tokens other than runs of spaces are found
+  // only where the text itself spells them: no normalizer can make one.
   std::string_view sentinel = {};
 };
 
@@ -62,5 +64,8 @@ class Tokenizer {
   explicit Tokenizer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// Whether a user-defined token stands for something other than a run of spaces or line ends.
+bool is_marker_spelling(std::string_view spelling);
 
 }  // namespace tandem::text

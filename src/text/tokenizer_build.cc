@@ -96,6 +96,15 @@ std::string with_blocks(std::string_view spelling) {
 
 }  // namespace
 
+bool is_marker_spelling(std::string_view spelling) {
+  for (size_t i = 0; i < spelling.size();) {
+    const Decoded decoded = decode_utf8(spelling, i);
+    if (decoded.code_point != 0x2581 && char_class(decoded.code_point) != kSpace) return true;
+    i += decoded.size;
+  }
+  return false;
+}
+
 Status Tokenizer::State::check() const {
   static constexpr std::string_view kKinds[] = {"bpe", "tiktoken", "char_bpe", "spm", "unigram"};
   if (std::ranges::find(kKinds, spec.kind) == std::end(kKinds)) {
@@ -202,16 +211,22 @@ Status Tokenizer::State::build_special() {
     special.push_back(id);
     AddedToken added;
     if (const auto found = rules.find(id); found != rules.end()) added = found->second;
-    const SpecialMatcher::Rules matching = {.control = control[i],
-                                            .strip_left = added.strip_left,
-                                            .strip_right = added.strip_right,
-                                            .single_word = added.single_word};
+    SpecialMatcher::Rules matching = {.control = control[i],
+                                      .strip_left = added.strip_left,
+                                      .strip_right = added.strip_right,
+                                      .single_word = added.single_word};
+    const bool raw = control[i] || !(added.normalized || after);
+    if (!raw && is_marker_spelling(spec.tokens[i])) {
+      guarded.add(spec.tokens[i], id, {});
+      guarded.add(with_spaces(spec.tokens[i]), id, {});
+    }
     // SentencePiece's unigram model weighs them against other pieces instead.
     if (after && unigram_model && !control[i]) continue;
     // Control tokens are matched before any normalization could spell one.
-    if (control[i] || !(added.normalized || after)) {
+    if (raw) {
       in_raw.add(spec.tokens[i], id, matching);
     } else {
+      matching.guarded = is_marker_spelling(spec.tokens[i]);
       // GGUF converters write user-defined tokens with plain spaces.
       in_normalized.add(after ? with_blocks(spec.tokens[i])
                               : std::string(normalizer.apply(spec.tokens[i], buffer)),
@@ -219,6 +234,12 @@ Status Tokenizer::State::build_special() {
     }
   }
   return {};
+}
+
+// Whether a user-defined token is matched where text spells it, so that merges need not make it.
+bool Tokenizer::State::found_as_written(size_t token) const {
+  return is_marker_spelling(spec.tokens[token]) &&
+         spec.tokens[token].find(kBlock) == std::string::npos;
 }
 
 Status Tokenizer::State::build_merges() {
@@ -240,8 +261,12 @@ Status Tokenizer::State::build_merges() {
     if (left == ids.end() || right == ids.end() || both == ids.end()) {
       return invalid("merge " + std::to_string(rank) + " names a piece outside the vocabulary");
     }
-    // Ordinary text must not become a control token, whatever a file says.
-    if (control[static_cast<size_t>(both->second)]) continue;
+    // Ordinary text must not become a control token, whatever a file says; nor a user-defined one
+    // that is found by its spelling before any merge.
+    const auto token = static_cast<size_t>(both->second);
+    if (control[token] || (type_of(token) == TokenType::kUserDefined && found_as_written(token))) {
+      continue;
+    }
     bpe.merges.insert(left->second, right->second, {static_cast<uint32_t>(rank), both->second});
   }
   return {};
@@ -365,7 +390,8 @@ Status Tokenizer::State::build_unigram() {
     const std::string spelling = with_blocks(spec.tokens[i]);
     const double score = static_cast<double>(spelling.size()) * highest - 0.1;
     TANDEM_CHECK(unigram.add(spelling, static_cast<int32_t>(i),
-                             static_cast<double>(static_cast<float>(score)), false));
+                             static_cast<double>(static_cast<float>(score)), false,
+                             is_marker_spelling(spec.tokens[i])));
   }
   return {};
 }

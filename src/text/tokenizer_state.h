@@ -21,6 +21,13 @@ struct EncodeScratch {
   BpeScratch bpe;
   UnigramScratch unigram;
   std::string normalized;
+  std::string guarded;
+};
+
+// How a conversation is encoded; empty: text of one author, without either.
+struct Guard {
+  std::string_view sentinel;  // dropped before encoding
+  std::string_view permit;    // precedes each guarded token that the text spells
 };
 
 struct Tokenizer::State {
@@ -34,6 +41,7 @@ struct Tokenizer::State {
   std::vector<int32_t> special;
   SpecialMatcher in_raw;         // matched in text as written
   SpecialMatcher in_normalized;  // matched in normalized text
+  SpecialMatcher guarded;        // spellings, as written, of what only the author may spell there
   bool unigram_model = false;
   bool fuse_across_pieces = false;
   Bpe bpe;
@@ -59,7 +67,7 @@ struct Tokenizer::State {
   Status check() const;
   Status build();
 
-  void encode_segment(std::string_view text, bool first, EncodeScratch& scratch,
+  void encode_segment(std::string_view text, bool first, const Guard& guard, EncodeScratch& scratch,
                       std::vector<int32_t>& out) const;
   std::unique_ptr<EncodeScratch> borrow();
   void give_back(std::unique_ptr<EncodeScratch> scratch);
@@ -70,12 +78,15 @@ struct Tokenizer::State {
   Status build_merges();
   Status build_implied_merges();
   Status build_unigram();
+  bool found_as_written(size_t token) const;
   void build_characters();
   void build_adjacency();
   void build_words();
 
   void encode_plain(std::string_view text, bool first, EncodeScratch& scratch,
                     std::vector<int32_t>& out) const;
+  void encode_guarded(std::string_view text, bool first, const Guard& guard, EncodeScratch& scratch,
+                      std::vector<int32_t>& out) const;
   void encode_piece(std::string_view piece, EncodeScratch& scratch,
                     std::vector<int32_t>& out) const;
   void encode_bpe(std::string_view piece, EncodeScratch& scratch, std::vector<int32_t>& out) const;

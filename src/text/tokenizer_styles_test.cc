@@ -208,6 +208,9 @@ TEST(TokenizerJson, WhatIsNotSupportedIsRefusedByName) {
   const std::pair<const char*, const char*> parts[] = {
       {"normalizer", R"({"type":"BertNormalizer"})"},
       {"normalizer", R"({"type":"Replace","pattern":{"Regex":"("},"content":""})"},
+      {"normalizer", R"({"type":"Sequence","normalizers":[)"
+                     R"({"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaaa"},)"
+                     R"({"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaaa"}]})"},
       {"normalizer", R"({"type":"Precompiled","precompiled_charsmap":"AAAA"})"},
       {"pre_tokenizer", R"({"type":"UnicodeScripts"})"},
       {"pre_tokenizer", R"({"type":"Split","pattern":{"Regex":"[a&&b]"},"behavior":"Isolated"})"},

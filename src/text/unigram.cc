@@ -35,7 +35,8 @@ void Unigram::grow() {
   }
 }
 
-Status Unigram::add(std::string_view spelling, int32_t token, double score, bool counts) {
+Status Unigram::add(std::string_view spelling, int32_t token, double score, bool counts,
+                    bool guarded) {
   uint32_t at = 0;
   for (const char c : spelling) {
     const auto byte = static_cast<uint8_t>(c);
@@ -55,7 +56,7 @@ Status Unigram::add(std::string_view spelling, int32_t token, double score, bool
     }
     at = next;
   }
-  if (at != 0) nodes_[at] = {token, score};
+  if (at != 0) nodes_[at] = {token, guarded, score};
   if (counts) count_score(score);
   return {};
 }
@@ -71,9 +72,13 @@ void Unigram::fill(std::string_view text, UnigramScratch& scratch) const {
   best.assign(text.size() + 1, {0, kNone, -1});
   const auto unknown_score =
       static_cast<Real>(static_cast<Real>(min_score_) - static_cast<Real>(kUnknownPenalty));
+  const auto offset = scratch.guarded.empty() ? 0 : text.data() - scratch.guarded.data();
   for (uint32_t start = 0; start < text.size();) {
     const Real here = static_cast<Real>(best[start].score);
     const uint32_t width = decode_utf8(text, start).size;
+    const bool permitted =
+        scratch.guarded.empty() ||
+        std::ranges::binary_search(scratch.permitted, static_cast<uint32_t>(offset + start));
     bool single = false;  // some token covers exactly this character
     uint32_t at = 0;
     for (uint32_t end = start; end < text.size();) {
@@ -81,7 +86,7 @@ void Unigram::fill(std::string_view text, UnigramScratch& scratch) const {
       if (at == kNone) break;
       ++end;
       const Entry& entry = nodes_[at];
-      if (entry.token < 0) continue;
+      if (entry.token < 0 || (entry.guarded && !permitted)) continue;
       const Real candidate = static_cast<Real>(static_cast<Real>(entry.score) + here);
       auto& target = best[end];
       if (target.start == kNone || candidate > static_cast<Real>(target.score)) {

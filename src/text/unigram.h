@@ -22,6 +22,9 @@ struct UnigramScratch {
   };
   std::vector<Node> nodes;
   std::vector<uint32_t> cuts;
+  // While text is guarded: the whole of it, and where in it guarded tokens may begin (ascending).
+  std::string_view guarded;
+  std::vector<uint32_t> permitted;
 };
 
 class Unigram {
@@ -34,8 +37,10 @@ class Unigram {
   // A score of the vocabulary that counts for the lowest, from which that of unknown characters
   // follows, though text cannot spell its token.
   void count_score(double score);
-  // Adds a token; `counts` as count_score. 400 when the trie would pass 8 million nodes.
-  Status add(std::string_view spelling, int32_t token, double score, bool counts = true);
+  // Adds a token; `counts` as count_score; `guarded`: see UnigramScratch. 400 when the trie would
+  // pass 8 million nodes.
+  Status add(std::string_view spelling, int32_t token, double score, bool counts = true,
+             bool guarded = false);
 
   void encode(std::string_view text, UnigramScratch& scratch, std::vector<int32_t>& out) const;
 
@@ -46,6 +51,7 @@ class Unigram {
 
   struct Entry {
     int32_t token = -1;
+    bool guarded = false;
     double score = 0;
   };
   struct Edge {

@@ -67,9 +67,11 @@ Value join_filter(const Call& call) {
   std::string out;
   bool first = true;
   for (const Value& value : call.runtime.iterate(call.input)) {
-    if (!first) out += separator;
+    const std::string part = to_str(attribute ? dotted(call.runtime, value, *attribute) : value);
+    const bool apart = !first && separator.empty() && grow_together(out, part);
+    if (!first) out += apart ? call.runtime.options().sentinel : std::string_view(separator);
     first = false;
-    out += to_str(attribute ? dotted(call.runtime, value, *attribute) : value);
+    out += part;
     if (out.size() > call.runtime.options().limits.string_bytes || call.runtime.failed()) break;
   }
   return call.runtime.make_string(std::move(out));

@@ -80,6 +80,7 @@ class StringMethods {
     runtime_.fail("expected an integer argument");
     return fallback;
   }
+  std::string_view sentinel() const { return runtime_.options().sentinel; }
   Value text(std::string_view value) { return runtime_.make_string(std::string(value)); }
   Value texts(const std::vector<std::string_view>& parts, bool tuple = false) {
     std::vector<Value> values;
@@ -94,7 +95,8 @@ class StringMethods {
     const auto separator = optional_text(0, "sep");
     if (separator && separator->empty())
       return runtime_.fail("split needs a separator that is not empty");
-    return texts(split(text_, separator, integer_argument(1, "maxsplit", -1), from_right));
+    return texts(
+        split(text_, separator, integer_argument(1, "maxsplit", -1), from_right, sentinel()));
   }
 
   Value lines() {
@@ -110,7 +112,9 @@ class StringMethods {
         runtime_.fail("expected a string argument");
         return false;
       }
-      return start ? text_.starts_with(v.str()) : text_.ends_with(v.str());
+      const std::string plain = without(text_, sentinel());
+      const std::string what_plain = without(v.str(), sentinel());
+      return start ? plain.starts_with(what_plain) : plain.ends_with(what_plain);
     };
     if (const List* list = what->as_list()) {
       return Value(std::any_of(list->items.begin(), list->items.end(), matches));
@@ -134,7 +138,8 @@ class StringMethods {
         return runtime_.fail("a string is too long");
       }
     }
-    return runtime_.make_string(replace(text_, from, to, integer_argument(2, "count", -1)));
+    return runtime_.make_string(
+        replace(text_, from, to, integer_argument(2, "count", -1), sentinel()));
   }
 
   Value found(std::string_view name) {
@@ -143,18 +148,19 @@ class StringMethods {
     if (name == "count") {
       if (what.empty()) return Value::integer(static_cast<int64_t>(count_code_points(text_)) + 1);
       int64_t count = 0;
-      for (size_t i = text_.find(what); i != std::string_view::npos;
-           i = text_.find(what, i + what.size())) {
+      for (Place at = find_place(text_, what, sentinel()); at.begin != std::string_view::npos;
+           at = find_place(text_, what, sentinel(), at.end)) {
         ++count;
       }
       return Value::integer(count);
     }
-    const size_t at = name == "rfind" ? text_.rfind(what) : text_.find(what);
+    const size_t at = find_place(text_, what, sentinel(), 0, name == "rfind").begin;
     if (at == std::string_view::npos) {
       if (name == "index") return runtime_.fail("substring not found");
       return Value::integer(-1);
     }
-    return Value::integer(static_cast<int64_t>(count_code_points(text_.substr(0, at))));
+    return Value::integer(
+        static_cast<int64_t>(runtime_.length_of(std::string_view(text_).substr(0, at))));
   }
 
   Value joined() {
@@ -164,6 +170,7 @@ class StringMethods {
     for (const Value& value : runtime_.iterate(arguments_.positional[0])) {
       if (!value.is_string()) return runtime_.fail("join needs strings");
       if (!first) out += text_;
+      if (!first && text_.empty() && grow_together(out, value.str())) out += sentinel();
       out += value.str();
       first = false;
       if (out.size() > runtime_.options().limits.string_bytes) break;
@@ -174,8 +181,11 @@ class StringMethods {
   Value removed(bool prefix) {
     const std::string_view what = text_argument(0, "prefix");
     std::string_view rest = text_;
-    if (prefix && rest.starts_with(what)) rest.remove_prefix(what.size());
-    if (!prefix && rest.ends_with(what)) rest.remove_suffix(what.size());
+    const Place at = find_place(text_, what, sentinel(), 0, !prefix);
+    if (prefix && at.begin == 0) rest.remove_prefix(at.end);
+    if (!prefix && at.begin != std::string_view::npos && at.end == rest.size()) {
+      rest.remove_suffix(rest.size() - at.begin);
+    }
     return text(rest);
   }
 
@@ -183,11 +193,13 @@ class StringMethods {
     const std::string_view what = text_argument(0, "sep");
     if (what.empty()) return runtime_.fail("partition needs a separator that is not empty");
     const std::string_view all = text_;
-    const size_t at = from_right ? all.rfind(what) : all.find(what);
-    if (at == std::string_view::npos) {
+    const Place at = find_place(all, what, sentinel(), 0, from_right);
+    if (at.begin == std::string_view::npos) {
       return from_right ? texts({"", "", all}, true) : texts({all, "", ""}, true);
     }
-    return texts({all.substr(0, at), what, all.substr(at + what.size())}, true);
+    return texts(
+        {all.substr(0, at.begin), all.substr(at.begin, at.end - at.begin), all.substr(at.end)},
+        true);
   }
 
   Value padded(std::string_view name) {

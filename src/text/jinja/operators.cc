@@ -4,6 +4,7 @@
 
 #include "text/jinja/format.h"
 #include "text/jinja/runtime.h"
+#include "text/jinja/strings.h"
 #include "text/unicode.h"
 
 namespace tandem::text::jinja {
@@ -241,12 +242,12 @@ bool Runtime::contains(const Value& container, const Value& item) {
       return false;
     }
     charge(container.str().size() / 64);
-    return container.str().find(item.str()) != std::string::npos;
+    return find_place(container.str(), item.str(), options_.sentinel).begin != std::string::npos;
   }
   if (const List* list = container.as_list()) {
     charge(list->items.size() / 4);
     return std::any_of(list->items.begin(), list->items.end(),
-                       [&](const Value& element) { return equals(element, item); });
+                       [&](const Value& element) { return same(element, item); });
   }
   if (const Dict* dict = container.as_dict()) {
     charge(dict->items.size() / 8);
@@ -259,10 +260,20 @@ bool Runtime::contains(const Value& container, const Value& item) {
   return false;
 }
 
+// Equal but for sentinels.
+bool Runtime::same(const Value& left, const Value& right) const {
+  const auto& sentinel = options_.sentinel;
+  if (sentinel.empty() || !left.is_string() || !right.is_string()) return equals(left, right);
+  const std::string& a = left.str();
+  const std::string& b = right.str();
+  if (a.find(sentinel) == std::string::npos && b.find(sentinel) == std::string::npos) return a == b;
+  return without(a, sentinel) == without(b, sentinel);
+}
+
 bool Runtime::compare(std::string_view op, const Value& left, const Value& right) {
   if (!charge(1)) return false;
-  if (op == "==") return equals(left, right);
-  if (op == "!=") return !equals(left, right);
+  if (op == "==") return same(left, right);
+  if (op == "!=") return !same(left, right);
   if (op == "in") return contains(right, left);
   if (op == "not in") return !contains(right, left);
   const int result = order(left, right);

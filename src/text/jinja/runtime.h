@@ -59,6 +59,7 @@ class Runtime {
   Value binary(std::string_view op, const Value& left, const Value& right);
   bool compare(std::string_view op, const Value& left, const Value& right);
   bool contains(const Value& container, const Value& item);
+  bool same(const Value& left, const Value& right) const;
   // -1, 0, 1; fails for kinds without an order.
   int order(const Value& left, const Value& right);
   Value negate(const Value& value);

@@ -61,6 +61,55 @@ std::string_view strip(std::string_view text, std::optional<std::string_view> ch
   return text;
 }
 
+std::string without(std::string_view text, std::string_view sentinel) {
+  if (sentinel.empty()) return std::string(text);
+  std::string out;
+  for (size_t from = 0; from < text.size();) {
+    const size_t at = std::min(text.find(sentinel, from), text.size());
+    out.append(text.substr(from, at - from));
+    from = at + sentinel.size();
+  }
+  return out;
+}
+
+namespace {
+
+// Where `what` (not empty), spelled at `begin`, ends; npos when it is not.
+size_t spelled_to(std::string_view text, std::string_view what, std::string_view sentinel,
+                  size_t begin) {
+  size_t at = begin;
+  for (size_t i = 0; i < what.size(); ++i) {
+    while (i > 0 && text.substr(at).starts_with(sentinel)) at += sentinel.size();
+    if (at >= text.size() || text[at] != what[i]) return std::string_view::npos;
+    ++at;
+  }
+  return at;
+}
+
+}  // namespace
+
+Place find_place(std::string_view text, std::string_view what, std::string_view sentinel,
+                 size_t from, bool last) {
+  std::string plain;
+  const bool broken = !sentinel.empty() && text.find(sentinel) != std::string_view::npos;
+  if (!sentinel.empty() && what.find(sentinel) != std::string_view::npos) {
+    plain = without(what, sentinel);
+    what = plain;
+  }
+  if (!broken || what.empty()) {
+    const size_t at = last ? text.rfind(what) : text.find(what, from);
+    return at == std::string_view::npos ? Place{} : Place{.begin = at, .end = at + what.size()};
+  }
+  size_t at = last ? text.rfind(what[0]) : text.find(what[0], from);
+  while (at != std::string_view::npos) {
+    const size_t end = spelled_to(text, what, sentinel, at);
+    if (end != std::string_view::npos) return {.begin = at, .end = end};
+    if (last && at == 0) break;
+    at = last ? text.rfind(what[0], at - 1) : text.find(what[0], at + 1);
+  }
+  return {};
+}
+
 std::string upper(std::string_view text) {
   // The common letters whose upper case is longer; utf8proc maps one character to one.
   static constexpr std::pair<std::string_view, std::string_view> kLonger[] = {
@@ -92,8 +141,13 @@ std::string capitalize(std::string_view text) {
   });
 }
 
+bool grow_together(std::string_view left, std::string_view right) {
+  return !left.empty() && !right.empty() && static_cast<uint8_t>(left.back()) > ' ' &&
+         static_cast<uint8_t>(right.front()) > ' ';
+}
+
 std::string replace(std::string_view text, std::string_view from, std::string_view to,
-                    int64_t count) {
+                    int64_t count, std::string_view sentinel) {
   std::string out;
   size_t at = 0;
   if (from.empty()) {
@@ -107,10 +161,11 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
     return out.append(text.substr(std::min(at, text.size())));
   }
   for (; count != 0; --count) {
-    const size_t found = text.find(from, at);
-    if (found == std::string_view::npos) break;
-    out.append(text.substr(at, found - at)).append(to);
-    at = found + from.size();
+    const Place found = find_place(text, from, sentinel, at);
+    if (found.begin == std::string_view::npos) break;
+    out.append(text.substr(at, found.begin - at)).append(to);
+    at = found.end;
+    if (to.empty() && grow_together(out, text.substr(at))) out.append(sentinel);
   }
   return out.append(text.substr(at));
 }
@@ -145,14 +200,14 @@ std::vector<std::string_view> split_spaces(std::string_view text, int64_t limit,
 
 std::vector<std::string_view> split(std::string_view text,
                                     std::optional<std::string_view> separator, int64_t limit,
-                                    bool from_right) {
+                                    bool from_right, std::string_view sentinel) {
   if (!separator) return split_spaces(text, limit, from_right);
   std::vector<std::string_view> parts;
   while (limit-- != 0) {
-    const size_t at = from_right ? text.rfind(*separator) : text.find(*separator);
-    if (at == std::string_view::npos) break;
-    parts.push_back(from_right ? text.substr(at + separator->size()) : text.substr(0, at));
-    text = from_right ? text.substr(0, at) : text.substr(at + separator->size());
+    const Place at = find_place(text, *separator, sentinel, 0, from_right);
+    if (at.begin == std::string_view::npos) break;
+    parts.push_back(from_right ? text.substr(at.end) : text.substr(0, at.begin));
+    text = from_right ? text.substr(0, at.begin) : text.substr(at.end);
   }
   parts.push_back(text);
   if (from_right) std::reverse(parts.begin(), parts.end());
