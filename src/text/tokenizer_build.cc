@@ -118,6 +118,9 @@ Status Tokenizer::State::check() const {
   }
   const bool scored = spec.kind == "spm" || spec.kind == "unigram";
   if (scored && spec.scores.size() != size) return invalid("scores and tokens differ in number");
+  const auto moderate = [](double score) { return std::abs(score) <= 1e30; };
+  if (!std::ranges::all_of(spec.scores, moderate))
+    return invalid("a score is not a number of moderate size");
   size_t bytes = 0;
   for (const std::string& token : spec.tokens) {
     if (token.size() > kMaxTokenBytes) return invalid("a token is longer than 4096 bytes");
@@ -211,6 +214,7 @@ Status Tokenizer::State::build_special() {
     special.push_back(id);
     AddedToken added;
     if (const auto found = rules.find(id); found != rules.end()) added = found->second;
+    if (added.single_word) single_words.insert(id);
     SpecialMatcher::Rules matching = {.control = control[i],
                                       .strip_left = added.strip_left,
                                       .strip_right = added.strip_right,
@@ -236,9 +240,10 @@ Status Tokenizer::State::build_special() {
   return {};
 }
 
-// Whether a user-defined token is matched where text spells it, so that merges need not make it.
+// Whether a user-defined token is matched wherever text spells it, so that merges need not make it.
 bool Tokenizer::State::found_as_written(size_t token) const {
   return is_marker_spelling(spec.tokens[token]) &&
+         !single_words.contains(static_cast<int32_t>(token)) &&
          spec.tokens[token].find(kBlock) == std::string::npos;
 }
 

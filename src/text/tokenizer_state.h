@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,9 +40,10 @@ struct Tokenizer::State {
   std::vector<bool> control;
   std::vector<bool> ends;
   std::vector<int32_t> special;
-  SpecialMatcher in_raw;         // matched in text as written
-  SpecialMatcher in_normalized;  // matched in normalized text
-  SpecialMatcher guarded;        // spellings, as written, of what only the author may spell there
+  std::set<int32_t> single_words;  // of them, found only where no word touches them
+  SpecialMatcher in_raw;           // matched in text as written
+  SpecialMatcher in_normalized;    // matched in normalized text
+  SpecialMatcher guarded;          // spellings, as written, of what only the author may spell there
   bool unigram_model = false;
   bool fuse_across_pieces = false;
   Bpe bpe;
