@@ -54,11 +54,10 @@ end_to_end() {  # end_to_end BINARY TIER [PYTEST ARGUMENT...]
 
 env_sanitized() { TANDEM_SANITIZED=1 "$@"; }
 
-# What runs under sanitizers end to end: the client's view, a storm of disconnects, dead and frozen workers, every field of
-# the API's document; beside these, under address and undefined, hostile bytes at the edge and the parameter matrix, and under
-# thread, several models.
-sanitized=(tests/e2e/test_client.py tests/e2e/test_storm.py tests/e2e/test_faults.py tests/e2e/test_openapi.py)
-address_sanitized=("${sanitized[@]}" tests/e2e/test_bad_input.py tests/e2e/test_edge.py tests/e2e/test_openai.py)
+# What runs under sanitizers end to end: the client's view, a storm of disconnects, dead and frozen workers; beside these, under
+# address and undefined, hostile bodies and every field of the API's document, and under thread, several models.
+sanitized=(tests/e2e/test_client.py tests/e2e/test_storm.py tests/e2e/test_faults.py)
+address_sanitized=("${sanitized[@]}" tests/e2e/test_bad_input.py tests/e2e/test_openapi.py)
 thread_sanitized=("${sanitized[@]}" tests/e2e/test_models.py)
 
 fuzz_one() {  # fuzz_one SECONDS FUZZER: from its seeds in tests/corpus and what earlier runs found
