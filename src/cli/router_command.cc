@@ -158,6 +158,7 @@ int run_router(const Arguments& arguments) {
   if (auto secret = check_pair_secret(!prefill.empty() || !decode.empty()); !secret)
     return report(secret.error());
   std::vector<router::WorkerAddress> workers;
+  workers.reserve(prefill.size() + decode.size() + unified.size());
   for (const auto& url : prefill) workers.push_back({url, router::WorkerRole::kPrefill});
   for (const auto& url : decode) workers.push_back({url, router::WorkerRole::kDecode});
   for (const auto& url : unified) workers.push_back({url, router::WorkerRole::kUnified});

@@ -192,6 +192,7 @@ int run_up(const Arguments& arguments) {
                                    {"unified", router::WorkerRole::kUnified, unified}};
   const std::vector<Planned> planned = plan_workers(models, pools, flags, secret);
   std::vector<ChildSpec> specs;
+  specs.reserve(planned.size());
   for (const Planned& worker : planned) specs.push_back(worker.spec);
   Supervisor supervisor(std::move(specs));
   std::mutex mutex;
