@@ -9,8 +9,6 @@ namespace tandem::api {
 
 namespace {
 
-constexpr int64_t kMaxPromptChances = int64_t{1} << 20;
-
 Status check_token(int32_t token, const text::Tokenizer& tokenizer, const std::string& pointer) {
   if (token >= 0 && token < tokenizer.vocab_size()) return {};
   return make_error(400, "invalid_value",
@@ -66,19 +64,12 @@ Result<std::vector<int32_t>> encode_prompt(const ApiRequest& request, size_t ind
                           {.parse_special = true, .add_bos = request.add_special_tokens});
 }
 
-// Of all prompts together; every choice repeats its prompt's.
+// Of all prompts together.
 Status check_prompt_logprobs(const std::vector<std::vector<int32_t>>& prompts,
                              const protocol::SamplingParams& sampling) {
-  if (!sampling.prompt_logprobs) return {};
   int64_t tokens = 0;
   for (const auto& prompt : prompts) tokens += static_cast<int64_t>(prompt.size());
-  const int64_t chances = tokens * (*sampling.prompt_logprobs + 1) * sampling.n;
-  if (chances <= kMaxPromptChances) return {};
-  return make_error(400, "invalid_value",
-                    "that is " + std::to_string(chances) +
-                        " logprobs of prompts; one request may have " +
-                        std::to_string(kMaxPromptChances),
-                    "/logprobs");
+  return protocol::check_prompt_chances(tokens, sampling);
 }
 
 Status not_empty(const std::vector<int32_t>& tokens, const std::string& pointer) {

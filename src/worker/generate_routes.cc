@@ -55,9 +55,6 @@ Result<Worker::Routes::Prepared> Worker::Routes::prepare(api::Endpoint endpoint,
     TANDEM_CHECK(api::check_context(static_cast<int64_t>(prompt.size()), asked,
                                     worker.engine_->context_length()));
   }
-  int64_t tokens = 0;
-  for (const auto& prompt : prompts) tokens += static_cast<int64_t>(prompt.size());
-  TANDEM_CHECK(protocol::check_prompt_chances(tokens, asked.sampling));
   const bool asks = !asked.messages.is_null() || asked.prompts.size() == prompts.size();
   if (!asks)
     return invalid_request("one list of ids is needed for each prompt", "/tandem/prompt_token_ids");
