@@ -39,8 +39,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     if (!renderer.finished()) std::abort();
   }
-  for (const bool chat : {true, false}) {
-    const auto request = api::parse_ollama(chat, *body);
+  for (const auto route : {api::OllamaRoute::kChat, api::OllamaRoute::kGenerate,
+                           api::OllamaRoute::kEmbed, api::OllamaRoute::kEmbedding}) {
+    const auto request = api::parse_ollama(route, *body);
     if (!request) {
       if (request.error().status != 400 || request.error().message.empty()) std::abort();
       continue;
@@ -48,6 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     api::OllamaReply reply(*request, "now");
     (void)reply.line(std::string_view(reinterpret_cast<const char*>(data), size), 0);
     (void)reply.whole(std::string_view(reinterpret_cast<const char*>(data), size), 0);
+    (void)reply.loaded();
   }
   return 0;
 }
