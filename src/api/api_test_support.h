@@ -37,4 +37,12 @@ inline std::shared_ptr<const text::Tokenizer> tokenizer() {
   return kMade;
 }
 
+// Shows roles, contents, the first call's argument `a` and the template variable `mood`.
+inline text::ChatTemplate chat_template() {
+  return std::move(*text::ChatTemplate::parse(
+      "{% for m in messages %}<|turn|>{{ m.role }}:{{ m.content }}{% if m.tool_calls %}"
+      "{{ m.tool_calls[0].function.arguments.a }}{% endif %}<|end|>{% endfor %}"
+      "{% if add_generation_prompt %}<|turn|>{% endif %}{{ mood }}"));
+}
+
 }  // namespace tandem::api

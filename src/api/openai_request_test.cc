@@ -5,13 +5,6 @@
 namespace tandem::api {
 namespace {
 
-text::ChatTemplate chat_template() {
-  return std::move(*text::ChatTemplate::parse(
-      "{% for m in messages %}<|turn|>{{ m.role }}:{{ m.content }}{% if m.tool_calls %}"
-      "{{ m.tool_calls[0].function.arguments.a }}{% endif %}<|end|>{% endfor %}"
-      "{% if add_generation_prompt %}<|turn|>{% endif %}{{ mood }}"));
-}
-
 TEST(OpenAiRequest, ReadsEveryField) {
   const auto request = chat(
       R"(,"model":"x","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},)"

@@ -3,13 +3,6 @@
 namespace tandem::api {
 namespace {
 
-text::ChatTemplate chat_template() {
-  return std::move(*text::ChatTemplate::parse(
-      "{% for m in messages %}<|turn|>{{ m.role }}:{{ m.content }}{% if m.tool_calls %}"
-      "{{ m.tool_calls[0].function.arguments.a }}{% endif %}<|end|>{% endfor %}"
-      "{% if add_generation_prompt %}<|turn|>{% endif %}{{ mood }}"));
-}
-
 TEST(Bodies, ModelsTokens) {
   const std::vector<ModelEntry> models{{"m", 512, ""}, {"tuned", 512, "m"}};
   EXPECT_EQ(
