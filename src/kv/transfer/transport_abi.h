@@ -10,8 +10,8 @@
  * `struct_size` come first and never move; a module built against a shorter struct is refused with
  * a sentence. No C++ types cross, nothing throws, strings and arrays are not kept after a call.
  *
- * Threads: the functions of one engine, and of its peers, are called by one thread at a time.
- * Nothing blocks but open, connect and wait, and those no longer than their deadline.
+ * Threads: the functions of one engine, and of its peers, are called by one thread at a time, but
+ * for wake. Nothing blocks but open, connect and wait, and those no longer than their deadline.
  */
 #pragma once
 
@@ -94,8 +94,10 @@ typedef struct tandem_transport_v1 {
    * peer it wrote. */
   uint32_t (*poll)(tandem_transport_engine* engine, tandem_transport_completion* completions,
                    uint32_t capacity);
-  /* Returns when poll may find something, or after `timeout_ms`. */
+  /* Returns when poll may find something, after `wake`, or after `timeout_ms`. */
   void (*wait)(tandem_transport_engine* engine, uint32_t timeout_ms);
+  /* From any thread: ends the wait that goes on, or else the next one. */
+  void (*wake)(tandem_transport_engine* engine);
 } tandem_transport_v1;
 
 typedef const tandem_transport_v1* (*tandem_transport_entry)(void);
