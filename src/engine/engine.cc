@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "observe/log.h"
@@ -89,12 +90,17 @@ Engine::Engine(std::unique_ptr<model::Model> model,
       page_groups_(model_->page_groups()),
       options_(fit_to_windows(std::move(options), page_groups_)),
       meters_(metrics),
-      kv_(arena,
-          KvManagerOptions{.lineage = options_.lineage,
-                           .first_generation = first_generation(),
-                           .windows = windows_of(page_groups_),
-                           .rows_in_flight = options_.prefill_chunk * options_.max_in_flight},
-          std::move(on_allocate)),
+      kv_({.page_count = arena.page_count,
+           .block_tokens = arena.layout.block_tokens,
+           .lineage = options_.lineage,
+           .first_generation = first_generation(),
+           .windows = windows_of(page_groups_),
+           .rows_in_flight = options_.prefill_chunk * options_.max_in_flight},
+          {.on_allocate = std::move(on_allocate),
+           .copy =
+               [arena](int32_t from, int32_t to) {
+                 std::memcpy(arena.page(to), arena.page(from), arena.layout.page_bytes());
+               }}),
       context_length_(kv_.demand().longest(arena.page_count, model_->config().context_length)),
       scheduler_(
           SchedulerOptions{.max_batch_rows = model_->max_rows(),

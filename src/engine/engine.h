@@ -24,8 +24,8 @@
 #include "base/result.h"
 #include "engine/choice_text.h"
 #include "engine/executor.h"
-#include "engine/kv_manager.h"
 #include "engine/scheduler/scheduler.h"
+#include "kv/manager/kv_manager.h"
 #include "model/model.h"
 #include "observe/metrics.h"
 #include "protocol/request.h"
@@ -33,6 +33,8 @@
 #include "text/tokenizer.h"
 
 namespace tandem::engine {
+
+using kv::PageTag;
 
 struct EngineOptions {
   int32_t prefill_chunk = 256;
@@ -238,7 +240,7 @@ class Engine {
   std::vector<model::PageGroup> page_groups_;
   EngineOptions options_;
   Meters meters_;
-  KvManager kv_;
+  kv::KvManager kv_;
   int32_t context_length_;
   Scheduler scheduler_;
   std::unordered_map<SequenceId, Generation> generations_;

@@ -13,10 +13,10 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/kv_manager.h"
+#include "kv/manager/kv_manager.h"
 #include "protocol/page_window.h"
 
-namespace tandem::engine {
+namespace tandem::kv {
 namespace {
 
 constexpr int32_t kBlock = 8;
@@ -58,18 +58,16 @@ class History {
     chunk_ = 1 + pick(20);
     const int32_t pages = (12 + pick(seed % 3 == 0 ? 400 : 50)) * groups();
     memory_.assign(kStride * static_cast<size_t>(pages), std::byte{0xEE});
-    arena_ = {memory_.data(), kStride, pages,
-              ops::PageLayout{.dtype = ops::KvDtype::kF32,
-                              .layers = 1,
-                              .kv_heads = 1,
-                              .head_dim = 8,
-                              .block_tokens = kBlock,
-                              .groups = groups()}};
-    kv_.emplace(arena_, KvManagerOptions{.lineage = "m",
-                                         .index_bytes = size_t{seed % 5 == 0 ? 6000U : 1U << 20},
-                                         .windows = windows_,
-                                         .rows_in_flight = chunk_ * kPassesOut,
-                                         .roll_back_tokens = pick(12)});
+    kv_.emplace(KvManagerOptions{.page_count = pages,
+                                 .block_tokens = kBlock,
+                                 .lineage = "m",
+                                 .index_bytes = size_t{seed % 5 == 0 ? 6000U : 1U << 20},
+                                 .windows = windows_,
+                                 .rows_in_flight = chunk_ * kPassesOut,
+                                 .roll_back_tokens = pick(12)},
+                PageMemory{.copy = [this](int32_t from, int32_t to) {
+                  std::memcpy(bytes_of(to), bytes_of(from), kPageBytes);
+                }});
     longest_ = std::min(kv_->demand().longest(pages, 160), 160);
     for (auto& stem : stems_) stem = some_tokens(160);
   }
@@ -85,6 +83,10 @@ class History {
 
  private:
   static constexpr int kPassesOut = 2;
+  static constexpr size_t kPageBytes = size_t{kBlock} * sizeof(uint64_t);
+  std::byte* bytes_of(int32_t index) {
+    return memory_.data() + static_cast<size_t>(index) * kStride;
+  }
   int32_t pick(int32_t below) {
     return static_cast<int32_t>(random_() % static_cast<unsigned>(below));
   }
@@ -119,7 +121,7 @@ class History {
     return out;
   }
   std::byte* at(int32_t page, int32_t position) {
-    return arena_.page(page) + static_cast<size_t>(position % kBlock) * sizeof(uint64_t);
+    return bytes_of(page) + static_cast<size_t>(position % kBlock) * sizeof(uint64_t);
   }
 
   void act() {
@@ -336,7 +338,7 @@ class History {
     for (size_t i = 0; i < std::min(whole, tags.size()); ++i) {
       if (tags[i].page < 0 || pick(2) == 0) continue;
       reading.tags.push_back(tags[i]);
-      const std::byte* page = arena_.page(tags[i].page);
+      const std::byte* page = bytes_of(tags[i].page);
       reading.bytes.emplace_back(page, page + kBlock * sizeof(uint64_t));
     }
     kv_->add_readers(reading.tags);
@@ -349,7 +351,7 @@ class History {
     readings_.pop_front();
     for (size_t i = 0; i < reading.tags.size(); ++i) {
       ASSERT_TRUE(kv_->pool().is_current(reading.tags[i]));
-      ASSERT_EQ(std::memcmp(arena_.page(reading.tags[i].page), reading.bytes[i].data(),
+      ASSERT_EQ(std::memcmp(bytes_of(reading.tags[i].page), reading.bytes[i].data(),
                             reading.bytes[i].size()),
                 0)
           << "reused under a reader";
@@ -403,7 +405,6 @@ class History {
   int32_t chunk_ = 1;
   int32_t longest_ = 0;
   std::vector<std::byte> memory_;
-  ops::PageArenaView arena_;
   std::optional<KvManager> kv_;
   std::array<std::vector<int32_t>, 3> stems_;
   SequenceId next_id_ = 1;
@@ -423,4 +424,4 @@ TEST(KvManagerModel, RandomHistoriesMatchTheReference) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::kv

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "engine/kv_manager.h"
+#include "kv/manager/kv_manager.h"
 
-namespace tandem::engine {
+namespace tandem::kv {
 
 size_t PageDemand::blocks_for(size_t tokens) const {
   const auto block = static_cast<size_t>(block_tokens);
@@ -40,14 +40,13 @@ int32_t PageDemand::longest(int32_t pages, int32_t limit) const {
       std::min<size_t>(low * static_cast<size_t>(block_tokens), static_cast<size_t>(limit)));
 }
 
-PageDemand page_demand(const ops::PageLayout& layout, const KvManagerOptions& options) {
+PageDemand page_demand(const KvManagerOptions& options) {
   PageDemand demand;
-  demand.block_tokens = layout.block_tokens;
+  demand.block_tokens = options.block_tokens;
   demand.windows = options.windows;
-  if (demand.windows.empty()) demand.windows.assign(static_cast<size_t>(layout.groups), 0);
   demand.rows_in_flight = options.rows_in_flight;
-  demand.kept_tokens = std::max(options.roll_back_tokens, layout.block_tokens);
+  demand.kept_tokens = std::max(options.roll_back_tokens, options.block_tokens);
   return demand;
 }
 
-}  // namespace tandem::engine
+}  // namespace tandem::kv

@@ -1,23 +1,31 @@
-#include "engine/kv_manager.h"
+#include "kv/manager/kv_manager.h"
 
+#include <cstring>
 #include <numeric>
 #include <random>
 
 #include <gtest/gtest.h>
 
-namespace tandem::engine {
+namespace tandem::kv {
 namespace {
 
 class KvManagerTest : public ::testing::Test {
  protected:
   static constexpr int kPages = 10;
-  KvManagerTest() : memory_(kPages * 1024) {
-    arena_.base = memory_.data();
-    arena_.stride = 1024;
-    arena_.page_count = kPages;
-    arena_.layout = ops::PageLayout{ops::KvDtype::kF32, ops::kCpuLayoutId, 1, 1, 8, 8};
+  static constexpr size_t kPageBytes = 1024;
+  KvManagerTest() : memory_(kPages * kPageBytes) {
     manager_.emplace(
-        arena_, KvManagerOptions{.lineage = "m", .index_bytes = 1 << 20, .first_generation = 1});
+        KvManagerOptions{
+            .page_count = kPages, .block_tokens = 8, .lineage = "m", .index_bytes = 1 << 20},
+        page_memory());
+  }
+  std::byte* page(int32_t index) {
+    return memory_.data() + static_cast<size_t>(index) * kPageBytes;
+  }
+  PageMemory page_memory() {
+    return {.copy = [this](int32_t from, int32_t to) {
+      std::memcpy(page(to), page(from), kPageBytes);
+    }};
   }
   static std::vector<int32_t> tokens(int count, int first = 0) {
     std::vector<int32_t> out(static_cast<size_t>(count));
@@ -25,7 +33,6 @@ class KvManagerTest : public ::testing::Test {
     return out;
   }
   std::vector<std::byte> memory_;
-  ops::PageArenaView arena_;
   std::optional<KvManager> manager_;
 };
 
@@ -132,12 +139,12 @@ TEST_F(KvManagerTest, ReadersKeepPagesAfterTheSequenceIsGone) {
 TEST_F(KvManagerTest, RollBackCopiesAPublishedPageBeforeItIsWrittenAgain) {
   auto& kv = *manager_;
   (void)kv.admit(1, tokens(16), {}, 0);
-  arena_.page(kv.pages(1, 16)[1])[5] = std::byte{42};
+  page(kv.pages(1, 16)[1])[5] = std::byte{42};
   kv.computed(1, tokens(16), 16);
   const int32_t published = kv.pages(1, 16)[1];
   ASSERT_TRUE(kv.truncate(1, 12, 11));
   EXPECT_NE(kv.pages(1, 16)[1], published);
-  EXPECT_EQ(arena_.page(kv.pages(1, 16)[1])[5], std::byte{42});
+  EXPECT_EQ(page(kv.pages(1, 16)[1])[5], std::byte{42});
   EXPECT_EQ(kv.cached_pages(), 1) << "the published one stays for others";
   kv.computed(1, tokens(16), 16);  // the same tokens again: a duplicate stays private
   kv.release(1);
@@ -148,14 +155,14 @@ TEST_F(KvManagerTest, RollBackCopiesAPublishedPageBeforeItIsWrittenAgain) {
 class WindowTest : public KvManagerTest {
  protected:
   void start(int32_t pages, int32_t rows_in_flight = 8) {
-    memory_.assign(static_cast<size_t>(pages) * 1024, std::byte{});
-    arena_.base = memory_.data();
-    arena_.page_count = pages;
-    arena_.layout.groups = 2;
-    manager_.emplace(arena_, KvManagerOptions{.lineage = "m",
-                                              .windows = {0, 16},
-                                              .rows_in_flight = rows_in_flight,
-                                              .roll_back_tokens = 8});
+    memory_.assign(static_cast<size_t>(pages) * kPageBytes, std::byte{});
+    manager_.emplace(KvManagerOptions{.page_count = pages,
+                                      .block_tokens = 8,
+                                      .lineage = "m",
+                                      .windows = {0, 16},
+                                      .rows_in_flight = rows_in_flight,
+                                      .roll_back_tokens = 8},
+                     page_memory());
   }
   // Computes `prompt` in passes of eight rows; the most pages in use meanwhile.
   int32_t compute(SequenceId id, const std::vector<int32_t>& prompt, int32_t from) {
@@ -288,4 +295,4 @@ TEST_F(KvManagerTest, RandomUseNeverLeaks) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::kv

@@ -1,24 +1,22 @@
-#include "engine/kv_manager.h"
+#include "kv/manager/kv_manager.h"
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 #include <utility>
 
 #include "protocol/page_window.h"
 
-namespace tandem::engine {
+namespace tandem::kv {
 
-KvManager::KvManager(ops::PageArenaView arena, KvManagerOptions options,
-                     std::function<void(int32_t, uint64_t)> on_allocate)
-    : arena_(arena),
-      options_(std::move(options)),
-      demand_(page_demand(arena.layout, options_)),
+KvManager::KvManager(KvManagerOptions options, PageMemory memory)
+    : options_(std::move(options)),
+      memory_(std::move(memory)),
+      demand_(page_demand(options_)),
       full_groups_(static_cast<int32_t>(std::ranges::count(demand_.windows, 0))),
-      pool_(arena.page_count, std::move(on_allocate), options_.first_generation),
-      index_({.block_tokens = arena.layout.block_tokens,
+      pool_(options_.page_count, memory_.on_allocate, options_.first_generation),
+      index_({.block_tokens = options_.block_tokens,
               .windows = demand_.windows,
-              .page_count = arena.page_count},
+              .page_count = options_.page_count},
              options_.index_bytes) {}
 
 // --- pages ---------------------------------------------------------------------------------
@@ -220,7 +218,7 @@ void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tok
   const auto pages = std::span(table.tags).subspan(slot(block, 0), demand_.groups());
   table.ids.push_back(id);
   for (const PageTag tag : pages) {
-    if (tag.page >= 0 && pool_.state(tag.page) == kv::PageState::kFilling &&
+    if (tag.page >= 0 && pool_.state(tag.page) == PageState::kFilling &&
         !pool_.mark_verified(tag)) {
       table.chained = false;  // a writer is active: not proven
       return;
@@ -231,7 +229,7 @@ void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tok
     return index_.insert(block == 0 ? nullptr : &parent, id, tokens, pages, adopted);
   };
   auto inserted = insert();
-  if (inserted == kv::PrefixIndex::Inserted::kFull) {
+  if (inserted == PrefixIndex::Inserted::kFull) {
     std::vector<PageTag> given_back;
     const bool evicted = index_.evict_node(given_back);
     let_go(given_back);
@@ -239,12 +237,11 @@ void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tok
   }
   for (const PageTag tag : adopted) {
     // One that was published and lost its place in the index comes back as it is.
-    if (pool_.state(tag.page) == kv::PageState::kVerified) (void)pool_.publish(tag);
-    assert(pool_.state(tag.page) == kv::PageState::kPublished);
+    if (pool_.state(tag.page) == PageState::kVerified) (void)pool_.publish(tag);
+    assert(pool_.state(tag.page) == PageState::kPublished);
     retain(tag);
   }
-  if (inserted == kv::PrefixIndex::Inserted::kNoParent ||
-      inserted == kv::PrefixIndex::Inserted::kFull)
+  if (inserted == PrefixIndex::Inserted::kNoParent || inserted == PrefixIndex::Inserted::kFull)
     table.chained = false;
 }
 
@@ -268,13 +265,13 @@ bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_f
   for (size_t at = slot(first, 0); at < table.tags.size(); ++at) {
     const int32_t page = table.pages[at];
     if (page < 0) continue;
-    const bool filling = pool_.state(page) == kv::PageState::kFilling;
+    const bool filling = pool_.state(page) == PageState::kFilling;
     if (!filling || pool_.readers(page) > 0) final.push_back(at);
   }
   if (static_cast<int64_t>(final.size()) + promised_to_others(&table) > obtainable()) return false;
   for (const size_t at : final) {
     const PageTag fresh = obtain();
-    std::memcpy(arena_.page(fresh.page), arena_.page(table.pages[at]), arena_.layout.page_bytes());
+    if (memory_.copy) memory_.copy(table.pages[at], fresh.page);
     drop_slot(table, at);
     set(table, at, fresh);
   }
@@ -384,4 +381,4 @@ void KvManager::drop_readers(std::span<const PageTag> tags) {
   }
 }
 
-}  // namespace tandem::engine
+}  // namespace tandem::kv

@@ -1,5 +1,6 @@
-// KvManager: real pages behind the scheduler's KvPort: the pool's life cycle, the prefix index and
-// the arena, put together. Owns every page table of this worker.
+// KvManager: pages behind the scheduler's KvPort: the pool's life cycle and the prefix index, put
+// together. Owns every page table of this worker. Pure: the memory is the caller's, and it is asked
+// for what touches bytes (PageMemory).
 //
 // A block has one page for each page group. Groups that attend to everything get all of a prompt's
 // pages at admission and keep them. Groups with a window get theirs as passes are planned and give
@@ -23,20 +24,21 @@
 #include "engine/scheduler/kv_port.h"
 #include "kv/index/prefix_index.h"
 #include "kv/pages/page_pool.h"
-#include "ops/page_layout.h"
 #include "protocol/content_id.h"
 
-namespace tandem::engine {
+namespace tandem::kv {
 
-using kv::PageTag;
+using engine::KvScope;
 using protocol::SequenceId;
 
 struct KvManagerOptions {
+  int32_t page_count = 0;
+  int32_t block_tokens = 16;
   std::string lineage;  // root of every ContentId
   size_t index_bytes = size_t{64} << 20;
-  uint64_t first_generation = 1;      // differs between starts of a process
-  std::vector<int32_t> windows = {};  // by page group, 0: attends to everything; empty: all do
-  int32_t rows_in_flight = 256;       // most rows of one sequence that passes hold at once
+  uint64_t first_generation = 1;    // differs between starts of a process
+  std::vector<int32_t> windows{0};  // by page group, 0: attends to everything
+  int32_t rows_in_flight = 256;     // most rows of one sequence that passes hold at once
   // A sequence can be rolled back so far without being computed again.
   int32_t roll_back_tokens = 16;
 };
@@ -57,13 +59,19 @@ struct PageDemand {
   int32_t longest(int32_t pages, int32_t limit) const;
 };
 
-PageDemand page_demand(const ops::PageLayout& layout, const KvManagerOptions& options);
+PageDemand page_demand(const KvManagerOptions& options);
 
-class KvManager final : public KvPort {
+// What happens to the pages' bytes, on the owner thread.
+struct PageMemory {
+  // Announces a page's new generation before its bytes change.
+  std::function<void(int32_t page, uint64_t generation)> on_allocate = {};
+  // Copies all bytes of a page into a fresh one (a roll-back into final bytes).
+  std::function<void(int32_t from, int32_t to)> copy = {};
+};
+
+class KvManager final : public engine::KvPort {
  public:
-  // `on_allocate` announces a page's new generation before its bytes change.
-  KvManager(ops::PageArenaView arena, KvManagerOptions options,
-            std::function<void(int32_t, uint64_t)> on_allocate = {});
+  KvManager(KvManagerOptions options, PageMemory memory);
 
   std::optional<int32_t> admit(SequenceId id, std::span<const int32_t> tokens, const KvScope& scope,
                                int32_t headroom) override;
@@ -104,7 +112,7 @@ class KvManager final : public KvPort {
   size_t index_bytes() const { return index_.bytes(); }
   uint64_t evictions() const { return evictions_; }            // pages
   uint64_t windows_passed() const { return windows_passed_; }  // pages given back early
-  const kv::PagePool& pool() const { return pool_; }
+  const PagePool& pool() const { return pool_; }
 
  private:
   struct Table {
@@ -140,12 +148,12 @@ class KvManager final : public KvPort {
   void publish(Table& table, size_t block, std::span<const int32_t> tokens);
   void end_writing(Table& table);
 
-  ops::PageArenaView arena_;
   KvManagerOptions options_;
+  PageMemory memory_;
   PageDemand demand_;
   int32_t full_groups_ = 0;
-  kv::PagePool pool_;
-  kv::PrefixIndex index_;
+  PagePool pool_;
+  PrefixIndex index_;
   std::unordered_map<SequenceId, Table> tables_;
   // The ids of the whole blocks of those that found no room: they try again before every pass.
   std::unordered_map<SequenceId, std::vector<protocol::ContentId>> refused_;
@@ -153,4 +161,4 @@ class KvManager final : public KvPort {
   uint64_t windows_passed_ = 0;
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::kv
