@@ -75,7 +75,7 @@ PrefixIndex::Match PrefixIndex::match(std::span<const ContentId> ids,
 PrefixIndex::Inserted PrefixIndex::insert(const ContentId* parent, const ContentId& id,
                                           std::span<const int32_t> tokens,
                                           std::span<const PageTag> pages,
-                                          std::vector<PageTag>& adopted) {
+                                          std::vector<PageTag>& adopted, uint64_t scope) {
   assert(pages.size() == shape_.windows.size());
   Node* node = nullptr;
   if (const auto found = nodes_.find(id); found != nodes_.end()) {
@@ -103,6 +103,7 @@ PrefixIndex::Inserted PrefixIndex::insert(const ContentId* parent, const Content
     }
     node->pages.resize(pages.size());
     node->tokens.assign(tokens.begin(), tokens.end());
+    node->scope = scope;
   }
   const size_t before = adopted.size();
   for (size_t group = 0; group < pages.size(); ++group) {
@@ -194,6 +195,31 @@ void PrefixIndex::remove_subtree(Node* top, std::vector<PageTag>& given_back) {
     node = parent;
   }
   prune(above);
+}
+
+bool PrefixIndex::remove(int32_t page, std::vector<PageTag>& given_back) {
+  if (!holds(page)) return false;
+  remove_subtree(at(page).node, given_back);
+  return true;
+}
+
+bool PrefixIndex::remove(const ContentId& id, std::vector<PageTag>& given_back) {
+  const auto found = nodes_.find(id);
+  if (found == nodes_.end()) return false;
+  remove_subtree(&found->second, given_back);
+  return true;
+}
+
+void PrefixIndex::visit(const std::function<void(const Block&)>& see) const {
+  for (const auto& [id, node] : nodes_) {
+    size_t children = 0;
+    for (const Node* child = node.first_child; child != nullptr; child = child->next) ++children;
+    see({.id = &id,
+         .pages = node.pages,
+         .tokens = node.tokens.size(),
+         .children = children,
+         .scope = node.scope});
+  }
 }
 
 void PrefixIndex::prune(Node* node) {

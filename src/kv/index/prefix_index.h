@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -56,8 +57,10 @@ class PrefixIndex {
   };
   // `parent` is nullptr for a first block. `pages` [group]; -1 is allowed for window groups. Those
   // that now stand in the index, in a new node or in gaps of an old one, are added to `adopted`.
+  // `scope` is kept with the block and only reported again.
   Inserted insert(const ContentId* parent, const ContentId& id, std::span<const int32_t> tokens,
-                  std::span<const PageTag> pages, std::vector<PageTag>& adopted);
+                  std::span<const PageTag> pages, std::vector<PageTag>& adopted,
+                  uint64_t scope = 0);
 
   // Whether this index holds the page.
   bool holds(int32_t page) const { return at(page).node != nullptr; }
@@ -70,6 +73,21 @@ class PrefixIndex {
   bool evict_page(std::vector<PageTag>& given_back);
   // Gives up idle pages until a node's metadata is free.
   bool evict_node(std::vector<PageTag>& given_back);
+
+  // Takes out the block that a page holds, or that has this id, whoever uses it, and everything
+  // below it. False when there is none.
+  bool remove(int32_t page, std::vector<PageTag>& given_back);
+  bool remove(const ContentId& id, std::vector<PageTag>& given_back);
+
+  struct Block {
+    const ContentId* id;
+    std::span<const PageTag> pages;  // [group]
+    size_t tokens;
+    size_t children;
+    uint64_t scope;
+  };
+  // Every block, in no order. The index must not change meanwhile.
+  void visit(const std::function<void(const Block&)>& see) const;
 
   bool contains(const ContentId& id) const { return nodes_.contains(id); }
   int32_t idle_pages() const { return passed_.size + idle_.size; }
@@ -87,6 +105,7 @@ class PrefixIndex {
     Node* previous = nullptr;
     std::vector<PageTag> pages;  // [group]
     std::vector<int32_t> tokens;
+    uint64_t scope = 0;
   };
   struct List {
     int32_t first = -1;

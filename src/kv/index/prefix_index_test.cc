@@ -1,5 +1,6 @@
 #include "kv/index/prefix_index.h"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -233,6 +234,46 @@ TEST(PrefixIndex, EvictionDoesNotWalkOverWhatItLeaves) {
   while (!evict(index).empty()) ++evicted;
   EXPECT_EQ(evicted, kBlocks / 2);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+}
+
+TEST(PrefixIndex, ABlockCanBeTakenOutWithAllBelowIt) {
+  PrefixIndex index = make();
+  const Chain c = counting(4);
+  insert_all(index, c, 10);
+  insert_all(index, counting(1, 50), 20);
+  idle(index, {12, 13});
+  std::vector<PageTag> given_back;
+  EXPECT_FALSE(index.remove(9, given_back)) << "a page without a block";
+  ASSERT_TRUE(index.remove(11, given_back)) << "whether or not somebody uses it";
+  std::vector<int32_t> pages;
+  for (const PageTag tag : given_back) pages.push_back(tag.page);
+  std::ranges::sort(pages);
+  EXPECT_EQ(pages, (Pages{11, 12, 13}));
+  EXPECT_EQ(index.idle_pages(), 0);
+  EXPECT_EQ(index.match(c.ids, c.tokens).blocks, 1U);
+  given_back.clear();
+  EXPECT_TRUE(index.remove(c.ids[0], given_back));
+  EXPECT_FALSE(index.remove(c.ids[0], given_back));
+  EXPECT_EQ(index.size(), 1U);
+}
+
+TEST(PrefixIndex, ShowsItsBlocks) {
+  PrefixIndex index = make();
+  const Chain c = counting(2);
+  std::vector<PageTag> adopted;
+  const std::vector<PageTag> pages = {{7, 3}};
+  (void)index.insert(nullptr, c.ids[0], std::span(c.tokens).first(2), pages, adopted, 77);
+  size_t seen = 0;
+  index.visit([&](const PrefixIndex::Block& block) {
+    ++seen;
+    EXPECT_EQ(*block.id, c.ids[0]);
+    EXPECT_EQ(block.tokens, 2U);
+    EXPECT_EQ(block.children, 0U);
+    EXPECT_EQ(block.scope, 77U);
+    ASSERT_EQ(block.pages.size(), 1U);
+    EXPECT_EQ(block.pages[0], (PageTag{7, 3}));
+  });
+  EXPECT_EQ(seen, 1U);
 }
 
 }  // namespace

@@ -9,12 +9,17 @@
 //   straight back to FREE)
 //
 // Only a VERIFIED page can be published, and only a PUBLISHED page may stand in an index.
+//
+// A page whose bytes or tags were found wrong is quarantined: it goes on while it is counted, and
+// then never returns to the free list. Only a new process uses it again. A bound on how many may
+// be so keeps the caller from losing all memory unnoticed.
 // Not thread-safe: one owner thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "protocol/handoff_frames.h"
@@ -23,7 +28,31 @@ namespace tandem::kv {
 
 using protocol::PageTag;
 
-enum class PageState : uint8_t { kFree, kFilling, kVerified, kPublished };
+enum class PageState : uint8_t { kFree, kFilling, kVerified, kPublished, kQuarantined };
+
+enum class PageEvent : uint8_t {
+  kAllocated,
+  kOwnerAdded,
+  kOwnerDropped,
+  kReaderAdded,
+  kReaderDropped,
+  kWriterAdded,
+  kWriterDropped,
+  kVerified,
+  kPublished,
+  kFreed,
+  kQuarantined,
+  kRefused,  // a call named a stale tag, or would have broken a count
+};
+std::string_view page_event_name(PageEvent event);
+std::string_view page_state_name(PageState state);
+
+// Hears of every change of a page, inside the call that makes it.
+class PageObserver {
+ public:
+  virtual ~PageObserver() = default;
+  virtual void on_page_event(PageTag tag, PageEvent event) = 0;
+};
 
 class PagePool {
  public:
@@ -32,6 +61,8 @@ class PagePool {
   // `first_generation`.
   explicit PagePool(int32_t page_count, std::function<void(int32_t, uint64_t)> on_allocate = {},
                     uint64_t first_generation = 1);
+  // Outlives the pool; null: nobody listens.
+  void set_observer(PageObserver* observer) { observer_ = observer; }
 
   // A FILLING page with one owner, or nothing when none is free.
   std::optional<PageTag> allocate();
@@ -51,6 +82,15 @@ class PagePool {
   [[nodiscard]] bool mark_verified(PageTag tag);
   [[nodiscard]] bool publish(PageTag tag);  // VERIFIED -> PUBLISHED
 
+  // From now on the page is lost: at once when it is free, else when its last count is dropped.
+  // False when it is lost already or `max_quarantined` pages are.
+  bool quarantine(int32_t page);
+  void set_max_quarantined(int32_t pages) { max_quarantined_ = pages; }
+  bool quarantined(int32_t page) const { return pages_[static_cast<size_t>(page)].condemned; }
+  int32_t max_quarantined() const { return max_quarantined_; }
+  int32_t quarantined_count() const { return quarantined_; }  // in use or not
+  int32_t lost_count() const { return lost_; }                // and out of use
+
   bool is_current(PageTag tag) const;
   PageState state(int32_t page) const { return pages_[static_cast<size_t>(page)].state; }
   uint32_t owners(int32_t page) const { return pages_[static_cast<size_t>(page)].owners; }
@@ -67,14 +107,26 @@ class PagePool {
     uint32_t readers = 0;
     uint32_t writers = 0;
     PageState state = PageState::kFree;
+    bool condemned = false;
   };
   Page* find(PageTag tag);
-  bool drop(PageTag tag, uint32_t Page::* count);
+  bool drop(PageTag tag, uint32_t Page::* count, PageEvent event);
+  void tell(PageTag tag, PageEvent event) const {
+    if (observer_ != nullptr) observer_->on_page_event(tag, event);
+  }
+  bool refuse(PageTag tag) const {
+    tell(tag, PageEvent::kRefused);
+    return false;
+  }
 
   std::vector<Page> pages_;
   std::vector<int32_t> free_;  // last in, first out: warm pages are used again first
   std::function<void(int32_t, uint64_t)> on_allocate_;
   uint64_t next_generation_;
+  PageObserver* observer_ = nullptr;
+  int32_t max_quarantined_;
+  int32_t quarantined_ = 0;
+  int32_t lost_ = 0;
 };
 
 }  // namespace tandem::kv

@@ -118,5 +118,58 @@ TEST(PagePool, RandomOperationsNeverLeakOrReuseTooEarly) {
   }
 }
 
+TEST(PagePool, AQuarantinedPageNeverComesBack) {
+  PagePool pool(8);
+  pool.set_max_quarantined(3);
+  const PageTag used = *pool.allocate();
+  ASSERT_TRUE(pool.quarantine(used.page));
+  EXPECT_FALSE(pool.quarantine(used.page)) << "once";
+  EXPECT_TRUE(pool.is_current(used)) << "whoever uses it ends by himself";
+  EXPECT_EQ(pool.lost_count(), 0);
+  EXPECT_TRUE(pool.drop_owner(used));
+  EXPECT_EQ(pool.state(used.page), PageState::kQuarantined);
+  EXPECT_FALSE(pool.is_current(used));
+  EXPECT_FALSE(pool.add_owner(used));
+  ASSERT_TRUE(pool.quarantine(used.page == 5 ? 6 : 5)) << "a free page";
+  EXPECT_EQ(pool.free_count(), 6);
+  int taken = 0;
+  while (const auto tag = pool.allocate()) {
+    EXPECT_NE(tag->page, used.page);
+    ++taken;
+  }
+  EXPECT_EQ(taken, 6);
+  EXPECT_EQ(pool.lost_count(), 2);
+}
+
+TEST(PagePool, QuarantineIsBounded) {
+  PagePool pool(8);
+  pool.set_max_quarantined(1);
+  EXPECT_TRUE(pool.quarantine(1));
+  EXPECT_FALSE(pool.quarantine(2));
+  EXPECT_EQ(pool.quarantined_count(), 1);
+  EXPECT_EQ(pool.free_count(), 7);
+}
+
+TEST(PagePool, TellsEveryChange) {
+  struct Recorder final : PageObserver {
+    void on_page_event(PageTag tag, PageEvent event) override {
+      seen.push_back(std::to_string(tag.page) + ":" + std::string(page_event_name(event)));
+    }
+    std::vector<std::string> seen;
+  } recorder;
+  PagePool pool(1);
+  pool.set_observer(&recorder);
+  const PageTag tag = *pool.allocate();
+  EXPECT_TRUE(pool.mark_verified(tag));
+  EXPECT_TRUE(pool.publish(tag));
+  EXPECT_TRUE(pool.add_reader(tag));
+  EXPECT_TRUE(pool.drop_owner(tag));
+  EXPECT_TRUE(pool.drop_reader(tag));
+  EXPECT_FALSE(pool.drop_reader(tag));
+  EXPECT_EQ(recorder.seen, (std::vector<std::string>{"0:allocated", "0:verified", "0:published",
+                                                     "0:reader_added", "0:owner_dropped",
+                                                     "0:reader_dropped", "0:freed", "0:refused"}));
+}
+
 }  // namespace
 }  // namespace tandem::kv
