@@ -235,8 +235,8 @@ void Engine::release_held(SequenceId id) {
   });
 }
 
-void Engine::reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
-                     std::function<void(std::optional<Received>)> done) {
+SequenceId Engine::reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
+                           std::function<void(std::optional<Received>)> done) {
   const SequenceId id = next_id_++;
   post([this, id, tokens = std::move(tokens), scope = std::move(scope), wait,
         done = std::move(done)]() mutable {
@@ -249,6 +249,7 @@ void Engine::reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
     reserves_.push_back({id, std::move(tokens), std::move(scope), until, std::move(done)});
     serve_reserves(std::chrono::steady_clock::now());
   });
+  return id;
 }
 
 void Engine::serve_reserves(TimePoint now) {
@@ -280,8 +281,18 @@ void Engine::serve_reserves(TimePoint now) {
   }
 }
 
-void Engine::abandon_received(SequenceId id) {
-  post([this, id] { kv_.receive_failed(id); });
+void Engine::abandon_received(SequenceId id, bool may_be_written) {
+  post([this, id, may_be_written] {
+    const auto waits = std::ranges::find(reserves_, id, &PendingReserve::id);
+    if (waits == reserves_.end()) {
+      kv_.receive_failed(id, may_be_written);
+      return;
+    }
+    const auto done = std::move(waits->done);
+    reserves_.erase(waits);
+    kv_.release(id);
+    done(std::nullopt);
+  });
 }
 
 void Engine::add_readers(std::vector<PageTag> tags) {

@@ -127,15 +127,17 @@ class Engine {
   void release_held(SequenceId id);
 
   // Receiving side of a handoff. `done` runs on the engine thread, with nothing when there is no
-  // room.
-  void reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
-               std::function<void(std::optional<Received>)> done);
+  // room, or when abandon_received came first.
+  SequenceId reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
+                     std::function<void(std::optional<Received>)> done);
   // The blocks are proven. `request.prompt` are the offered tokens. `started` runs before the first
   // event.
   void start_received(SequenceId id, protocol::GenerateRequest request,
                       std::vector<protocol::ScoredToken> first_tokens, int32_t cached_tokens,
                       EventSink sink, std::function<void()> started);
-  void abandon_received(SequenceId id);
+  // Also while it still waits for room: it leaves the queue at once. `may_be_written`: see
+  // KvManager::receive_failed.
+  void abandon_received(SequenceId id, bool may_be_written = false);
   // Sending side.
   void add_readers(std::vector<PageTag> tags);
   void drop_readers(std::vector<PageTag> tags);

@@ -268,6 +268,25 @@ TEST_F(EngineTest, AnAbandonedReservationReturnsItsPages) {
   wait_for_used(0);
 }
 
+TEST_F(EngineTest, AReservationThatIsAbandonedLeavesTheQueueAtOnce) {
+  start(8);
+  std::promise<Received> first;
+  engine_->reserve(std::vector<int32_t>(48, 65), {}, Duration::zero(),
+                   [&](std::optional<Received> got) { first.set_value(*got); });
+  const Received held = first.get_future().get();
+  std::promise<bool> cancelled;
+  std::promise<bool> behind;
+  const auto waits = engine_->reserve(
+      std::vector<int32_t>(56, 66), {}, std::chrono::hours(1),
+      [&](const std::optional<Received>& got) { cancelled.set_value(got.has_value()); });
+  engine_->reserve(std::vector<int32_t>(8, 67), {}, std::chrono::hours(1),
+                   [&](const std::optional<Received>& got) { behind.set_value(got.has_value()); });
+  engine_->abandon_received(waits);
+  EXPECT_FALSE(cancelled.get_future().get());
+  EXPECT_TRUE(behind.get_future().get()) << "what waited behind it has room";
+  engine_->abandon_received(held.id);
+}
+
 TEST_F(EngineTest, AHandoffWaitsForMemoryInItsTurn) {
   start(8);
   std::promise<Received> first;

@@ -26,7 +26,7 @@ void fields(F& f, HelloFrame& x) {
       f(12, x.head_dim);
   f(13, x.nonce), f(14, x.proof), f(15, x.arena_bytes), f(16, x.pages_offset), f(17, x.page_stride),
       f(18, x.page_count);
-  f(19, x.windows), f(20, x.layer_places);
+  f(19, x.windows), f(20, x.layer_places), f(21, x.instance);
 }
 template <typename F>
 void fields(F& f, ProofFrame& x) {
@@ -42,7 +42,7 @@ void fields(F& f, OfferFrame& x) {
 }
 template <typename F>
 void fields(F& f, GrantFrame& x) {
-  fields(f, x.key), f(4, x.first_missing);
+  fields(f, x.key), f(4, x.first_missing), f(5, x.ranks);
 }
 template <typename F>
 void fields(F& f, BusyFrame& x) {
@@ -60,15 +60,15 @@ void fields(F& f, CommitFrame& x) {
 }
 template <typename F>
 void fields(F& f, AckFrame& x) {
-  fields(f, x.key);
+  fields(f, x.key), f(4, x.rank);
 }
 template <typename F>
 void fields(F& f, AbortFrame& x) {
-  fields(f, x.key), f(4, x.status), f(5, x.code), f(6, x.message);
+  fields(f, x.key), f(4, x.status), f(5, x.code), f(6, x.message), f(7, x.rank);
 }
 template <typename F>
 void fields(F& f, AbortAckFrame& x) {
-  fields(f, x.key);
+  fields(f, x.key), f(4, x.rank);
 }
 template <typename F>
 void fields(F& f, PingFrame& x) {

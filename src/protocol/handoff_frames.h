@@ -23,10 +23,11 @@
 
 namespace tandem::protocol {
 
-inline constexpr uint16_t kHandoffVersion = 2;  // 2: page groups, scored first tokens
+inline constexpr uint16_t kHandoffVersion = 3;  // 3: instances, ranks
 inline constexpr size_t kFrameHeaderBytes = 20;
 inline constexpr size_t kMaxFramePayload = size_t{8} << 20;
 inline constexpr size_t kMaxFirstTokens = 64;
+inline constexpr uint32_t kMaxHandoffRanks = 64;
 
 // A page and the generation of the allocation meant: a mismatch is refused (I2).
 struct PageTag {
@@ -47,8 +48,9 @@ struct HandoffKey {
 struct HelloFrame {
   uint32_t version_min = kHandoffVersion;
   uint32_t version_max = kHandoffVersion;
-  std::string role;            // "prefill", "decode", "unified"
-  uint64_t epoch = 0;          // changes on every start of the process
+  std::string role;    // "prefill", "decode", "unified"
+  uint64_t epoch = 0;  // grows with every start of the process (see kv/handoff/peer_registry.h)
+  std::string instance = {};   // the worker's name, the same after a restart; empty: it has none
   std::string lineage;         // KV lineage of the model (I5)
   std::string representation;  // dtype, layout and numeric path
   uint32_t block_tokens = 0;
@@ -88,6 +90,7 @@ struct OfferFrame {
 struct GrantFrame {
   HandoffKey key;
   std::vector<int32_t> first_missing;  // by group: blocks from here on are wanted
+  uint32_t ranks = 1;  // of the receiver, numbered from 0: as many acknowledgements are owed
 };
 
 struct BusyFrame {
@@ -120,6 +123,7 @@ struct CommitFrame {
 
 struct AckFrame {
   HandoffKey key;
+  uint32_t rank = 0;  // of the receiver, here and below
 };
 
 struct AbortFrame {
@@ -127,10 +131,12 @@ struct AbortFrame {
   uint32_t status = 500;
   std::string code;
   std::string message;
+  uint32_t rank = 0;
 };
 
 struct AbortAckFrame {
   HandoffKey key;
+  uint32_t rank = 0;
 };
 
 struct PingFrame {

@@ -55,7 +55,11 @@ boost::asio::awaitable<void> HandoffService::dial(uint64_t /*key*/, std::string 
   PeerId peer = 0;
   if (connection) {
     peer = next_peer_++;
-    adopt(peer, *connection, address);
+    if (!adopt(peer, *connection, address)) {
+      peer = 0;
+      connection = make_error(502, "handoff_refused",
+                              "The prefill worker was restarted; this is its earlier start.");
+    }
   }
   const std::vector<uint64_t> waiting = std::exchange(dialing_[address], {});
   dialing_.erase(address);
@@ -116,8 +120,8 @@ void HandoffService::run_receive(uint64_t key, kv::ReceiveActions actions) {
       copy(key, *copies);
     } else if (auto* start = std::get_if<kv::StartSequence>(&action)) {
       start_sequence(key, *start);
-    } else if (std::holds_alternative<kv::ReleasePages>(action)) {
-      engine_.abandon_received(receiving.pages.id);
+    } else if (const auto* release = std::get_if<kv::ReleasePages>(&action)) {
+      engine_.abandon_received(receiving.pages.id, release->may_be_written);
     } else if (auto* finished = std::get_if<kv::ReceiveFinished>(&action)) {
       if (finished->error) {
         failed_.add();
@@ -129,8 +133,7 @@ void HandoffService::run_receive(uint64_t key, kv::ReceiveActions actions) {
       }
     }
   }
-  if (const auto at = receiving_.find(key);
-      at != receiving_.end() && at->second.handoff.finished()) {
+  if (const auto at = receiving_.find(key); at != receiving_.end() && at->second.handoff.idle()) {
     receiving_.erase(at);
     open_.set(static_cast<double>(sending_.size() + receiving_.size()));
   }
@@ -146,7 +149,7 @@ void HandoffService::reserve(uint64_t key, const kv::ReservePages& action) {
     return;
   }
   receiving.tokens = action.tokens;
-  engine_.reserve(
+  receiving.pages.id = engine_.reserve(
       action.tokens, {.salt = action.salt, .adapter = action.adapter}, options_.timeouts.reserve,
       [this, key](std::optional<engine::Received> received) {
         reactor_.post([this, key, received = std::move(received)] {
@@ -187,9 +190,12 @@ void HandoffService::copy(uint64_t key, const kv::CopyPages& action) {
                           {page + offset, bytes});
   }
   receiving.bytes += bytes * action.source.size();
-  run_receive(key,
-              receiving.handoff.on_copied(action.layer, action.first_block,
-                                          static_cast<uint32_t>(action.source.size()), intact));
+  run_receive(key, receiving.handoff.on_copied(action.layer, action.first_block,
+                                               static_cast<uint32_t>(action.source.size()),
+                                               intact              ? kv::CopyResult::kIntact
+                                               : remote == nullptr ? kv::CopyResult::kFailed
+                                                                   : kv::CopyResult::kStale,
+                                               now()));
 }
 
 void HandoffService::start_sequence(uint64_t key, const kv::StartSequence& action) {

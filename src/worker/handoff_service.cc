@@ -103,11 +103,25 @@ kv::OfferEstimate HandoffService::estimate() const {
           .link_bytes_per_second = link_rate_};
 }
 
-void HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
+bool HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
                            std::string address) {
+  const auto admission =
+      registry_.on_hello(id, connection->peer().instance, connection->peer().epoch);
+  for (const PeerId old : admission.fence) {
+    fenced_.add();
+    observe::log_warning("worker {} was restarted: its old connection is closed",
+                         connection->peer().instance);
+    if (const auto at = peers_.find(old); at != peers_.end()) at->second.connection->close();
+  }
+  if (!admission.accepted) {
+    connection->start([](HandoffFrame /*frame*/) {}, [] {});
+    connection->close();
+    return false;
+  }
   peers_[id] = Peer{connection, std::move(address)};
   connection->start([this, id](HandoffFrame frame) { on_frame(id, std::move(frame)); },
                     [this, id] { on_peer_closed(id); });
+  return true;
 }
 
 void HandoffService::send_to(PeerId peer, const HandoffFrame& frame) {
@@ -116,6 +130,7 @@ void HandoffService::send_to(PeerId peer, const HandoffFrame& frame) {
 
 void HandoffService::on_peer_closed(PeerId peer) {
   peers_.erase(peer);
+  registry_.on_closed(peer);
   std::vector<std::string> sends;
   sends.reserve(sending_.size());
   for (const auto& [id, sending] : sending_) sends.push_back(id);

@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "device/shared_arena.h"
 #include "engine/engine.h"
+#include "kv/handoff/peer_registry.h"
 #include "kv/handoff/receive_handoff.h"
 #include "kv/handoff/send_handoff.h"
 #include "kv/transfer/peer_connection.h"
@@ -102,7 +103,8 @@ class HandoffService {
 
   HandoffService(engine::Engine& engine, const device::SharedArena& arena,
                  HandoffServiceOptions options, observe::Metrics& metrics);
-  void adopt(kv::PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
+  // False: a newer start of that worker is connected already.
+  bool adopt(kv::PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
              std::string address);
   void on_frame(kv::PeerId peer, protocol::HandoffFrame frame);
   void on_peer_closed(kv::PeerId peer);
@@ -134,6 +136,7 @@ class HandoffService {
   net::Reactor reactor_;
   std::unique_ptr<kv::PeerListener> listener_;
   std::map<kv::PeerId, Peer> peers_;
+  kv::PeerRegistry registry_;
   std::unordered_map<std::string, Sending> sending_;
   std::map<uint64_t, Receiving> receiving_;
   std::unordered_map<std::string, EarlyOpen> early_;

@@ -1,6 +1,8 @@
 #include "worker/worker.h"
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 
@@ -33,6 +35,17 @@ Result<Role> parse_role(std::string_view name) {
                          "\".");
 }
 
+namespace {
+
+// The same after a restart. A worker whose port the system picks has no such name.
+std::string instance_name(const WorkerOptions& options) {
+  std::array<char, 256> host{};
+  if (options.port == 0 || gethostname(host.data(), host.size() - 1) != 0) return "";
+  return std::string(host.data()) + "/" + options.host + ":" + std::to_string(options.port);
+}
+
+}  // namespace
+
 Worker::Worker(WorkerOptions options)
     : options_(std::move(options)), epoch_(numerics::random_hex(16)) {}
 
@@ -64,7 +77,10 @@ Status Worker::start() {
   ops::PageArenaView view{arena_->pages(), arena_->shape().page_stride, memory_.pages, layout};
   protocol::HelloFrame hello;
   hello.role = role_name(options_.role);
-  hello.epoch = std::strtoull(epoch_.c_str(), nullptr, 16);
+  hello.epoch = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                          std::chrono::system_clock::now().time_since_epoch())
+                                          .count());
+  hello.instance = instance_name(options_);
   hello.lineage = served_.lineage;
   hello.representation = served_.model->numeric_path();
   const std::string identity = hello.lineage + "/" + hello.representation;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kv/handoff/peer_registry.h"
 #include "kv/handoff/receive_handoff.h"
 #include "kv/handoff/send_handoff.h"
 
@@ -155,11 +156,11 @@ TEST(ReceiveHandoff, CoverageIsCheckedByLayerAndGroup) {
     EXPECT_EQ(sent<protocol::GrantFrame>(granted)->first_missing, (std::vector<int32_t>{0, 2}));
     for (const uint32_t layer : {0U, 2U}) {
       (void)receive.on_push({key, layer, 0, tags(3)}, kStart);
-      (void)receive.on_copied(layer, 0, 3, true);
+      (void)receive.on_copied(layer, 0, 3, CopyResult::kIntact, kStart);
     }
     if (whole) {
       (void)receive.on_push({key, 1, 2, tags(1)}, kStart);
-      (void)receive.on_copied(1, 2, 1, true);
+      (void)receive.on_copied(1, 2, 1, CopyResult::kIntact, kStart);
     }
     const auto actions =
         receive.on_commit({key, 3, {0, 2}, 3, 2400, {{.token = 1}}, 12, 0}, kStart);
@@ -245,7 +246,7 @@ TEST(ReceiveHandoff, RefusesATransferThatDoesNotCoverItsManifest) {
   (void)receive.on_reserved({0}, kStart);
   for (uint32_t layer = 0; layer < 2; ++layer) {
     (void)receive.on_push({key, layer, 0, tags(2)}, kStart);
-    (void)receive.on_copied(layer, 0, 2, true);
+    (void)receive.on_copied(layer, 0, 2, CopyResult::kIntact, kStart);
   }
   const auto actions = receive.on_commit({key, 3, {0}, 2, 1200, {{.token = 1}}, 8, 0}, kStart);
   EXPECT_EQ(count<StartSequence>(actions), 0);
@@ -278,6 +279,7 @@ TEST(ReceiveHandoff, RefusesABlockPushedTwiceOrOutside) {
     (void)receive.on_offer({{"h", 1, 5}, prompt(8), "", 2, 1200}, kStart);
     (void)receive.on_reserved({0}, kStart);
     (void)receive.on_push({{"h", 1, 5}, 0, 0, tags(2)}, kStart);
+    (void)receive.on_copied(0, 0, 2, CopyResult::kIntact, kStart);
     EXPECT_EQ(count<ReleasePages>(receive.on_push(bad, kStart)), 1);
     EXPECT_TRUE(receive.finished());
   }
@@ -289,7 +291,7 @@ TEST(ReceiveHandoff, AGenerationMismatchEndsTheRequestNotTheProcess) {
   (void)receive.on_offer({{"h", 1, 5}, prompt(4), "", 1, 600}, kStart);
   (void)receive.on_reserved({0}, kStart);
   (void)receive.on_push({{"h", 1, 5}, 0, 0, tags(1)}, kStart);
-  const auto actions = receive.on_copied(0, 0, 1, false);
+  const auto actions = receive.on_copied(0, 0, 1, CopyResult::kStale, kStart);
   EXPECT_EQ(count<ReleasePages>(actions), 1);
   EXPECT_NE(sent<protocol::AbortFrame>(actions), nullptr);
 }
@@ -324,6 +326,154 @@ TEST(ReceiveHandoff, ReleasesPagesThatArriveAfterACancel) {
   (void)receive.on_offer({{"h", 1, 5}, prompt(4), "", 1, 600}, kStart);
   EXPECT_EQ(count<ReceiveFinished>(receive.on_cancel(Error{499, "client_gone", ""})), 1);
   EXPECT_EQ(count<ReleasePages>(receive.on_reserved({0}, kStart)), 1);
+}
+
+// A receiver with one layer of one block under way.
+ReceiveHandoff copying(HandoffRanks ranks = {}) {
+  ReceiveHandoff receive("h", 1, kShape, {}, ranks);
+  (void)receive.open(kStart);
+  (void)receive.on_offer({{"h", 1, 5}, prompt(8), "", 2, 1200}, kStart);
+  (void)receive.on_reserved({0}, kStart);
+  (void)receive.on_push({{"h", 1, 5}, 0, 0, tags(2)}, kStart);
+  return receive;
+}
+
+TEST(ReceiveHandoff, KeepsItsPagesAndOwesTheAcknowledgementWhileCopiesAreUnderWay) {
+  auto receive = copying();
+  auto actions = receive.on_abort({{"h", 1, 5}, 504, "handoff_timeout", ""});
+  EXPECT_EQ(count<ReceiveFinished>(actions), 1) << "the client learns at once";
+  EXPECT_EQ(count<StopCopies>(actions), 1);
+  EXPECT_EQ(count<ReleasePages>(actions), 0);
+  EXPECT_EQ(sent<protocol::AbortAckFrame>(actions), nullptr);
+  EXPECT_TRUE(receive.finished());
+  EXPECT_FALSE(receive.idle());
+  EXPECT_TRUE(receive.on_copied(0, 0, 1, CopyResult::kFailed, kStart).empty());
+  actions = receive.on_copied(0, 1, 1, CopyResult::kIntact, kStart);
+  ASSERT_EQ(actions.size(), 2U);
+  ASSERT_TRUE(std::holds_alternative<ReleasePages>(actions[0]));
+  EXPECT_FALSE(std::get<ReleasePages>(actions[0]).may_be_written);
+  EXPECT_NE(sent<protocol::AbortAckFrame>(actions), nullptr);
+  EXPECT_TRUE(receive.idle());
+}
+
+TEST(ReceiveHandoff, ItsOwnAbortIsSaidWhenNothingCopiesAnyMore) {
+  auto receive = copying();
+  auto actions = receive.on_cancel(Error{499, "client_gone", ""});
+  EXPECT_EQ(sent<protocol::AbortFrame>(actions), nullptr);
+  actions = receive.on_copied(0, 0, 2, CopyResult::kUnfenced, kStart);
+  ASSERT_EQ(count<ReleasePages>(actions), 1);
+  EXPECT_TRUE(std::get<ReleasePages>(actions[0]).may_be_written);
+  EXPECT_NE(sent<protocol::AbortFrame>(actions), nullptr);
+  EXPECT_TRUE(receive.idle());
+}
+
+TEST(ReceiveHandoff, NothingIsSaidToALostPeerButItsCopiesAreWaitedFor) {
+  auto receive = copying();
+  EXPECT_EQ(count<ReceiveFinished>(receive.on_peer_lost()), 1);
+  EXPECT_FALSE(receive.idle());
+  const auto actions = receive.on_copied(0, 0, 2, CopyResult::kFailed, kStart);
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<ReleasePages>(actions[0]));
+}
+
+TEST(ReceiveHandoff, ACommitWaitsForTheCopiesItCameBefore) {
+  auto receive = copying();
+  const protocol::HandoffKey key{"h", 1, 5};
+  for (const uint32_t layer : {1U, 2U}) (void)receive.on_push({key, layer, 0, tags(2)}, kStart);
+  EXPECT_TRUE(receive.on_commit({key, 3, {0}, 2, 1200, {{.token = 1}}, 8, 0}, kStart).empty());
+  for (const uint32_t layer : {2U, 0U})
+    EXPECT_TRUE(receive.on_copied(layer, 0, 2, CopyResult::kIntact, kStart).empty());
+  EXPECT_EQ(count<StartSequence>(receive.on_copied(1, 0, 2, CopyResult::kIntact, kStart)), 1);
+}
+
+TEST(ReceiveHandoff, WithdrawsAReservationThatStillWaits) {
+  ReceiveHandoff receive("h", 1, kShape, {});
+  (void)receive.open(kStart);
+  (void)receive.on_offer({{"h", 1, 5}, prompt(4), "", 1, 600}, kStart);
+  EXPECT_EQ(count<ReleasePages>(receive.on_cancel(Error{499, "client_gone", ""})), 1);
+  EXPECT_TRUE(receive.idle());
+}
+
+TEST(SendHandoff, CountsAcknowledgementsByRank) {
+  const protocol::HandoffKey key{"h", 1, 7};
+  for (const bool aborted : {false, true}) {
+    auto send = sender();
+    (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+    (void)send.on_prefill_done({{.token = 3}}, kStart);
+    (void)send.on_open(1, 1, 7, kStart);
+    (void)send.on_grant(1, {key, {0}, 3}, kStart);
+    if (aborted) (void)send.on_cancel(Error{499, "client_gone", ""}, kStart);
+    const auto acknowledge = [&](uint32_t rank) {
+      return count<ReleaseReaders>(aborted ? send.on_abort_ack(1, {key, rank}, kStart)
+                                           : send.on_ack(1, {key, rank}, kStart));
+    };
+    for (const uint32_t rank : {2U, 2U, 0U, 63U, 64U, UINT32_MAX, 0U})
+      EXPECT_EQ(acknowledge(rank), 0) << "rank " << rank;
+    EXPECT_FALSE(send.idle());
+    EXPECT_EQ(acknowledge(1), 1);
+    EXPECT_TRUE(send.idle());
+  }
+}
+
+TEST(SendHandoff, OneRanksAbortStopsTheOthersAndWaitsForThem) {
+  const protocol::HandoffKey key{"h", 1, 7};
+  auto send = sender();
+  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+  (void)send.on_open(1, 1, 7, kStart);
+  (void)send.on_grant(1, {key, {0}, 2}, kStart);
+  auto actions = send.on_abort(1, {key, 502, "kv_transfer_failed", "", 1}, kStart);
+  EXPECT_EQ(count<ReleaseReaders>(actions), 0);
+  EXPECT_NE(sent<protocol::AbortFrame>(actions), nullptr);
+  EXPECT_EQ(count<ReleaseReaders>(send.on_abort_ack(1, {key, 1}, kStart)), 0);
+  EXPECT_EQ(count<ReleaseReaders>(send.on_abort_ack(1, {key, 0}, kStart)), 1);
+}
+
+TEST(SendHandoff, RefusesAGrantForNoRankOrTooMany) {
+  for (const uint32_t ranks : {0U, 65U, UINT32_MAX}) {
+    auto send = sender();
+    (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+    (void)send.on_open(1, 1, 7, kStart);
+    EXPECT_EQ(count<AcquireReaders>(send.on_grant(1, {{"h", 1, 7}, {0}, ranks}, kStart)), 0);
+  }
+}
+
+TEST(SendHandoff, AnAbortWithoutANonceEndsOnlyWhatWasNotGranted) {
+  for (const bool granted : {false, true}) {
+    auto send = sender();
+    (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+    (void)send.on_prefill_done({{.token = 3}}, kStart);
+    (void)send.on_open(1, 1, 7, kStart);
+    if (granted) (void)send.on_grant(1, {{"h", 1, 7}, {0}}, kStart);
+    const auto actions = send.on_abort(1, {{"h", 1, 0}, 499, "", ""}, kStart);
+    EXPECT_EQ(count<ReleaseReaders>(actions), 0);
+    EXPECT_EQ(sent<protocol::AbortAckFrame>(actions)->key.nonce, 0U);
+    EXPECT_EQ(count<SendFinished>(send.on_ack(1, {{"h", 1, 7}}, kStart)), granted ? 1 : 0);
+  }
+}
+
+TEST(SendHandoff, ToWhomNothingWasGrantedOwesNothing) {
+  auto send = sender();
+  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+  (void)send.on_open(1, 1, 7, kStart);
+  const auto actions = send.on_cancel(Error{499, "client_gone", "gone"}, kStart);
+  EXPECT_NE(sent<protocol::AbortFrame>(actions), nullptr);
+  EXPECT_TRUE(send.idle()) << "nobody is fenced for it";
+}
+
+TEST(PeerRegistry, ANewerStartFencesTheOlderOnesAndAnOlderOneIsRefused) {
+  PeerRegistry registry;
+  EXPECT_TRUE(registry.on_hello(1, "a", 10).accepted);
+  EXPECT_TRUE(registry.on_hello(2, "a", 10).fence.empty()) << "a second connection of one start";
+  EXPECT_TRUE(registry.on_hello(3, "b", 5).fence.empty()) << "another worker";
+  EXPECT_TRUE(registry.on_hello(4, "", 1).accepted);
+  EXPECT_TRUE(registry.on_hello(5, "", 2).fence.empty()) << "workers without a name";
+  EXPECT_EQ(registry.on_hello(6, "a", 11).fence, (std::vector<PeerId>{1, 2}));
+  EXPECT_FALSE(registry.on_hello(7, "a", 10).accepted);
+  registry.on_closed(6);
+  EXPECT_TRUE(registry.on_hello(8, "a", 9).accepted)
+      << "a clock that was set back locks nobody out for ever";
+  for (const PeerId peer : {3U, 4U, 5U, 8U}) registry.on_closed(peer);
+  EXPECT_EQ(registry.size(), 0U);
 }
 
 TEST(ReceiveHandoff, EveryWaitEnds) {
@@ -382,7 +532,8 @@ TEST(Handoff, RandomScheduleKeepsItsPromises) {
         } else if (const auto* copy = std::get_if<CopyPages>(&action)) {
           copied += copy->source.size();
           do_receive(receive->on_copied(copy->layer, copy->first_block,
-                                        static_cast<uint32_t>(copy->source.size()), true));
+                                        static_cast<uint32_t>(copy->source.size()),
+                                        CopyResult::kIntact, now));
         } else if (std::holds_alternative<StartSequence>(action)) {
           ++started;
           ASSERT_EQ(copied, static_cast<uint64_t>(3 * blocks));

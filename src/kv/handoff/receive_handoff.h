@@ -4,9 +4,11 @@
 //   proven -> ACK
 //
 // Blocks become usable only when every (layer, block) that the manifest names was copied exactly
-// once and its source generation was unchanged after the copy. Only this side writes its own pages,
-// so an abort releases them at once; the sender is told, and told again when it aborts first. Not
-// thread-safe. Events return actions in the order in which they must happen.
+// once and its source generation was unchanged after the copy. Copies may take long and may still
+// be under way when the attempt ends, whoever ends it: then its outcome is told at once, but the
+// pages are released, and the sender is told that nobody reads its pages any more, only when the
+// last copy is answered. The driver owes every copy an answer within bounded time. Not thread-safe.
+// Events return actions in the order in which they must happen.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +29,8 @@ struct ReservePages {  // answer with on_reserved or on_no_room
   std::string salt;
   std::string adapter = {};
 };
-struct CopyPages {  // answer with on_copied; pages[i] of the sender -> block first_block + i here,
-                    // one layer, in the page of its group
+struct CopyPages {  // answer with on_copied, in parts if that is easier; source[i] of the sender ->
+                    // block first_block + i here, one layer, in the page of its group
   uint32_t layer;
   uint32_t first_block;
   std::vector<protocol::PageTag> source;
@@ -40,21 +42,41 @@ struct StartSequence {
   uint32_t prompt_tokens;
   uint32_t cached_tokens;
 };
-struct ReleasePages {};   // drop everything that was reserved
+struct StopCopies {};  // the outcome does not matter any more; still answer each with on_copied
+// Drop everything that was reserved, or asked for and not reserved yet. `may_be_written`: a copy
+// that could not be stopped may still write into the pages, so their writers must stay.
+struct ReleasePages {
+  bool may_be_written = false;
+};
 struct ReceiveFinished {  // exactly once
   std::optional<Error> error;
 };
 struct SendToPeer {
   protocol::HandoffFrame frame;
 };
-using ReceiveAction =
-    std::variant<SendToPeer, ReservePages, CopyPages, StartSequence, ReleasePages, ReceiveFinished>;
+using ReceiveAction = std::variant<SendToPeer, ReservePages, CopyPages, StopCopies, StartSequence,
+                                   ReleasePages, ReceiveFinished>;
 using ReceiveActions = std::vector<ReceiveAction>;
+
+// How a copy ended. After all but the last nothing writes into the pages any more.
+enum class CopyResult : uint8_t {
+  kIntact,    // every byte is there, and the source pages had their generations afterwards
+  kStale,     // a source page was reused meanwhile
+  kCorrupt,   // the bytes are not those that the sender's digest describes
+  kFailed,    // the transport failed, timed out or was stopped
+  kUnfenced,  // as kFailed, but the transport cannot say that it has stopped writing
+};
+
+// Switches off one protection each, for tests that prove the protection is needed.
+struct ReceiveFaults {
+  bool release_while_copying = false;
+  bool accept_any_copy = false;  // stale, failed and missing ones count as covered
+};
 
 class ReceiveHandoff {
  public:
   ReceiveHandoff(std::string id, uint32_t attempt, SendHandoff::Shape shape,
-                 HandoffTimeouts timeouts);
+                 HandoffTimeouts timeouts, HandoffRanks ranks = {}, ReceiveFaults faults = {});
 
   ReceiveActions open(TimePoint now);
   ReceiveActions on_offer(const protocol::OfferFrame& frame, TimePoint now);
@@ -63,7 +85,9 @@ class ReceiveHandoff {
   ReceiveActions on_reserved(std::vector<uint32_t> first_missing, TimePoint now);
   ReceiveActions on_no_room(const Error& error);
   ReceiveActions on_push(const protocol::PushFrame& frame, TimePoint now);
-  ReceiveActions on_copied(uint32_t layer, uint32_t first_block, uint32_t count, bool intact);
+  // `count` of the blocks whose copy was asked for, in layer `layer` from `first_block` on.
+  ReceiveActions on_copied(uint32_t layer, uint32_t first_block, uint32_t count, CopyResult result,
+                           TimePoint now);
   ReceiveActions on_commit(const protocol::CommitFrame& frame, TimePoint now);
   ReceiveActions on_started();
   ReceiveActions on_abort(const protocol::AbortFrame& frame);
@@ -71,28 +95,40 @@ class ReceiveHandoff {
   ReceiveActions on_cancel(const Error& error);
   ReceiveActions on_time(TimePoint now);
 
-  bool finished() const { return state_ == State::kFinished; }
+  // ReceiveFinished was emitted; copies may still be under way.
+  bool finished() const { return state_ >= State::kDraining; }
+  // Nothing more will happen.
+  bool idle() const { return state_ == State::kFinished; }
   const protocol::HandoffKey& key() const { return key_; }
 
  private:
-  enum class State : uint8_t { kOpening, kReserving, kReceiving, kStarting, kFinished };
+  enum class State : uint8_t { kOpening, kReserving, kReceiving, kStarting, kDraining, kFinished };
   bool is_mine(const protocol::HandoffKey& key) const { return key == key_; }
   uint32_t first_missing_of(uint32_t layer) const {
     return first_missing_[static_cast<size_t>(shape_.layer_groups[layer])];
   }
   // Ends the attempt; tells the peer unless it is gone or knows already.
   ReceiveActions fail(const Error& error, bool tell_peer);
+  void settle(ReceiveActions& actions);  // once no copy is under way
+  ReceiveActions check_manifest();
 
   protocol::HandoffKey key_;
   SendHandoff::Shape shape_;
   HandoffTimeouts timeouts_;
+  HandoffRanks ranks_;
+  ReceiveFaults faults_;
   State state_ = State::kOpening;
-  bool reserved_ = false;
+  bool releases_ = false;  // failed with pages, or waiting for some
   uint32_t blocks_ = 0;
   uint64_t tokens_ = 0;
   std::vector<uint32_t> first_missing_;  // by group
-  std::vector<bool> requested_;          // [layer][block]: a copy was asked for
-  uint64_t covered_ = 0;                 // (layer, block) pairs copied intact
+  enum class Block : uint8_t { kMissing, kCopying, kCovered };
+  std::vector<Block> coverage_;                   // [layer][block]
+  uint64_t covered_ = 0;                          // (layer, block) pairs copied intact
+  uint64_t copying_ = 0;                          // and whose copy is under way
+  bool may_be_written_ = false;                   // a copy ended unfenced
+  std::optional<protocol::CommitFrame> commit_;   // came before the last copy was done
+  std::vector<protocol::HandoffFrame> farewell_;  // to be said when the last copy is answered
   TimePoint deadline_ = TimePoint::max();
 };
 

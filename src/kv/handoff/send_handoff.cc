@@ -10,6 +10,14 @@ namespace tandem::kv {
 
 using protocol::PageTag;
 
+namespace {
+
+uint64_t rank_bit(uint32_t rank) {
+  return rank < protocol::kMaxHandoffRanks ? uint64_t{1} << rank : 0;
+}
+
+}  // namespace
+
 uint32_t HandoffShape::blocks(size_t tokens) const {
   const auto block = static_cast<size_t>(block_tokens);
   return static_cast<uint32_t>((tokens + block - 1) / block);
@@ -38,11 +46,12 @@ bool should_offer(int64_t remaining_tokens, uint64_t total_bytes, const OfferEst
 }
 
 SendHandoff::SendHandoff(std::string id, Shape shape, HandoffTimeouts timeouts,
-                         OfferEstimate estimate, TimePoint now)
+                         OfferEstimate estimate, TimePoint now, SendFaults faults)
     : id_(std::move(id)),
       shape_(std::move(shape)),
       timeouts_(timeouts),
       estimate_(estimate),
+      faults_(faults),
       final_tokens_(shape_.layers(), 0),
       lease_until_(TimePoint::max()) {
   (void)now;
@@ -118,8 +127,12 @@ SendActions SendHandoff::on_open(PeerId peer, uint32_t attempt, uint64_t nonce, 
   return actions;
 }
 
+bool SendHandoff::names(const protocol::HandoffKey& key, const protocol::HandoffKey& said) const {
+  return key == said || (faults_.ignore_nonce && key.id == said.id);
+}
+
 bool SendHandoff::is_current(PeerId peer, const protocol::HandoffKey& key) const {
-  return attempt_ && attempt_->peer == peer && attempt_->key == key;
+  return attempt_ && attempt_->peer == peer && names(attempt_->key, key);
 }
 
 void SendHandoff::advance(SendActions& actions, TimePoint now) {
@@ -198,7 +211,8 @@ void SendHandoff::acquire(SendActions& actions) {
 SendActions SendHandoff::on_grant(PeerId peer, const protocol::GrantFrame& frame, TimePoint now) {
   SendActions actions;
   if (!is_current(peer, frame.key) || !attempt_->offered || attempt_->granted) return actions;
-  bool sound = frame.first_missing.size() == shape_.groups();
+  bool sound = frame.first_missing.size() == shape_.groups() && frame.ranks > 0 &&
+               frame.ranks <= protocol::kMaxHandoffRanks;
   for (uint32_t group = 0; sound && group < shape_.groups(); ++group) {
     const int64_t first = frame.first_missing[group];
     sound = first >= first_live_[group] && first <= blocks_;
@@ -210,6 +224,7 @@ SendActions SendHandoff::on_grant(PeerId peer, const protocol::GrantFrame& frame
   }
   SendAttempt& a = *attempt_;
   a.granted = true;
+  a.owing = ~uint64_t{0} >> (protocol::kMaxHandoffRanks - frame.ranks);
   a.deadline = TimePoint::max();
   a.first_block.assign(frame.first_missing.begin(), frame.first_missing.end());
   for (const int32_t group : shape_.layer_groups)
@@ -230,6 +245,8 @@ SendActions SendHandoff::on_busy(PeerId peer, const protocol::BusyFrame& frame, 
 SendActions SendHandoff::on_ack(PeerId peer, const protocol::AckFrame& frame, TimePoint /*now*/) {
   SendActions actions;
   if (!is_current(peer, frame.key) || !attempt_->committed) return actions;
+  attempt_->owing &= ~rank_bit(frame.rank);
+  if (attempt_->owing != 0) return actions;
   blocks_sent_ = blocks_ - *std::ranges::min_element(attempt_->first_block);
   bytes_sent_ = shape_.pages(attempt_->first_block, blocks_) * shape_.page_bytes;
   end_attempt(actions);
@@ -239,14 +256,23 @@ SendActions SendHandoff::on_ack(PeerId peer, const protocol::AckFrame& frame, Ti
 
 SendActions SendHandoff::on_abort(PeerId peer, const protocol::AbortFrame& frame, TimePoint now) {
   SendActions actions;
-  // The receiver has stopped copying before it sent ABORT, so this is also its acknowledgement.
-  actions.emplace_back(SendFrame{peer, protocol::AbortAckFrame{frame.key}});
-  if (attempt_ && attempt_->peer == peer && attempt_->key.attempt == frame.key.attempt &&
-      (frame.key.nonce == 0 || frame.key.nonce == attempt_->key.nonce)) {
-    end_attempt(actions);
+  // That rank has stopped copying before it sent ABORT, so this is also its acknowledgement. Before
+  // it saw an offer it knows no nonce; nothing was granted to it then.
+  actions.emplace_back(SendFrame{peer, protocol::AbortAckFrame{frame.key, frame.rank}});
+  if (attempt_ && attempt_->peer == peer &&
+      (names(attempt_->key, frame.key) ||
+       (!attempt_->granted && frame.key.attempt == attempt_->key.attempt &&
+        frame.key.nonce == 0))) {
+    attempt_->owing &= ~rank_bit(frame.rank);
+    if (attempt_->owing == 0) {
+      end_attempt(actions);
+    } else {
+      abort_attempt(actions, Error{502, "handoff_aborted", "Another rank gave up the transfer."},
+                    now);
+    }
     lease_until_ = now + timeouts_.lease;
   }
-  auto extra = on_abort_ack(peer, protocol::AbortAckFrame{frame.key}, now);
+  auto extra = on_abort_ack(peer, protocol::AbortAckFrame{frame.key, frame.rank}, now);
   std::ranges::move(extra, std::back_inserter(actions));
   return actions;
 }
@@ -255,7 +281,9 @@ SendActions SendHandoff::on_abort_ack(PeerId peer, const protocol::AbortAckFrame
                                       TimePoint /*now*/) {
   SendActions actions;
   std::erase_if(drains_, [&](SendDrain& drain) {
-    if (drain.peer != peer || !(drain.key == frame.key)) return false;
+    if (drain.peer != peer || !names(drain.key, frame.key)) return false;
+    drain.owing &= ~rank_bit(frame.rank);
+    if (drain.owing != 0) return false;
     if (!drain.readers.empty()) actions.emplace_back(ReleaseReaders{std::move(drain.readers)});
     return true;
   });
@@ -297,7 +325,7 @@ SendActions SendHandoff::on_time(TimePoint now) {
   }
   for (SendDrain& drain : drains_) {
     if (now < drain.deadline) continue;
-    actions.emplace_back(FencePeer{drain.peer});
+    if (!faults_.time_frees) actions.emplace_back(FencePeer{drain.peer});
     const PeerId peer = drain.peer;
     auto extra = on_peer_lost(peer, now);  // invalidates `drain`
     std::ranges::move(extra, std::back_inserter(actions));
@@ -311,7 +339,12 @@ void SendHandoff::abort_attempt(SendActions& actions, const Error& error, TimePo
   actions.emplace_back(SendFrame{
       a.peer,
       protocol::AbortFrame{a.key, static_cast<uint32_t>(error.status), error.code, error.message}});
-  drains_.push_back(SendDrain{a.peer, a.key, std::move(a.readers), now + timeouts_.drain});
+  if (faults_.ignore_abort) return end_attempt(actions);
+  // To whom nothing was granted owes nothing: its grant, should it cross this, is for nobody.
+  if (a.owing != 0) {
+    drains_.push_back(
+        SendDrain{a.peer, a.key, a.owing, std::move(a.readers), now + timeouts_.drain});
+  }
   attempt_.reset();
 }
 

@@ -8,6 +8,7 @@
 //
 // Readers protect the source pages: they are taken when a peer is granted its copy and dropped only
 // by its ACK, by its ABORT_ACK with the same (handoff, attempt, nonce), or once the peer is fenced.
+// A peer of several ranks acknowledges once for each: a rank counts once, however often it speaks.
 // Time alone never drops them: a deadline that passes makes this side abort and then fence. When
 // the peer is busy or dies, the blocks stay under a lease and another worker may dial with the next
 // attempt. Not thread-safe. Events return actions in the order in which they must happen.
@@ -31,7 +32,7 @@ using PeerId = uint64_t;  // a connection; a peer that reconnects is another one
 struct HandoffTimeouts {
   Duration lease = std::chrono::seconds(30);    // blocks kept for a peer that has not dialed
   Duration grant = std::chrono::seconds(30);    // OFFER until GRANT or BUSY
-  Duration ack = std::chrono::seconds(5);       // COMMIT until ACK
+  Duration ack = std::chrono::seconds(30);      // COMMIT until ACK: copies may still be under way
   Duration drain = std::chrono::seconds(1);     // ABORT until ABORT_ACK, then the peer is fenced
   Duration reserve = std::chrono::seconds(20);  // receiver: for memory to come free, then BUSY
   Duration offer = std::chrono::seconds(120);  // receiver: OPEN until OFFER (prefill may be queued)
@@ -78,6 +79,7 @@ struct SendAttempt {
   bool offered = false;
   bool granted = false;
   bool committed = false;
+  uint64_t owing = 0;                 // bit r: rank r may be reading, its acknowledgement is owed
   std::vector<uint32_t> first_block;  // per group
   std::vector<uint32_t> pushed;       // per layer: blocks before this one were sent
   std::vector<protocol::PageTag> readers;
@@ -87,8 +89,22 @@ struct SendAttempt {
 struct SendDrain {
   PeerId peer;
   protocol::HandoffKey key;
+  uint64_t owing = 0;
   std::vector<protocol::PageTag> readers;
   TimePoint deadline;
+};
+
+// Which of the receiver's ranks speaks.
+struct HandoffRanks {
+  uint32_t rank = 0;
+  uint32_t count = 1;
+};
+
+// Switches off one protection each, for tests that prove the protection is needed.
+struct SendFaults {
+  bool time_frees = false;    // an abort's deadline drops readers without fencing the peer
+  bool ignore_nonce = false;  // acknowledgements of earlier attempts count
+  bool ignore_abort = false;  // an abort drops its readers at once
 };
 
 // What both sides of a transfer must agree on.
@@ -111,7 +127,7 @@ class SendHandoff {
  public:
   using Shape = HandoffShape;
   SendHandoff(std::string id, Shape shape, HandoffTimeouts timeouts, OfferEstimate estimate,
-              TimePoint now);
+              TimePoint now, SendFaults faults = {});
 
   // The sequence is admitted; the first `cached_tokens` are final in every layer. `pages`: see
   // on_pages.
@@ -150,7 +166,8 @@ class SendHandoff {
   const protocol::PageTag& page(uint32_t block, uint32_t group) const {
     return pages_[size_t{block} * shape_.groups() + group];
   }
-  // Stops the current attempt; its readers wait for the peer's acknowledgement.
+  bool names(const protocol::HandoffKey& key, const protocol::HandoffKey& said) const;
+  // Stops the current attempt; its readers wait for the acknowledgements that are owed.
   void abort_attempt(SendActions& actions, const Error& error, TimePoint now);
   void end_attempt(SendActions& actions);  // the peer has acknowledged or is fenced
   void finish(SendActions& actions, std::optional<Error> error);
@@ -159,6 +176,7 @@ class SendHandoff {
   Shape shape_;
   HandoffTimeouts timeouts_;
   OfferEstimate estimate_;
+  SendFaults faults_;
   bool admitted_ = false;
   bool done_ = false;
   bool finished_ = false;

@@ -350,18 +350,22 @@ void KvManager::receive_done(SequenceId id, std::span<const int32_t> tokens) {
   computed(id, tokens, static_cast<int32_t>(tokens.size()));
 }
 
-void KvManager::receive_failed(SequenceId id) {
+void KvManager::receive_failed(SequenceId id, bool may_be_written) {
   const auto found = tables_.find(id);
   if (found == tables_.end()) return;
-  end_writing(found->second);
+  end_writing(found->second, may_be_written);
   release(id);
 }
 
-void KvManager::end_writing(Table& table) {
+void KvManager::end_writing(Table& table, bool may_be_written) {
   for (size_t group = 0; group < table.first_missing.size(); ++group) {
     const size_t blocks = table.tags.size() / demand_.groups();
     for (size_t block = table.first_missing[group]; block < blocks; ++block) {
       const PageTag tag = table.tags[slot(block, group)];
+      if (may_be_written) {
+        ++unfenced_pages_;
+        continue;
+      }
       pool_.drop_writer(tag);
       update_idle(tag.page);
     }

@@ -95,7 +95,9 @@ class KvManager final : public engine::KvPort {
                                      const KvScope& scope, int32_t kept_tokens = 0);
   void receive_done(SequenceId id,
                     std::span<const int32_t> tokens);  // proven: publishes full blocks
-  void receive_failed(SequenceId id);                  // drops everything
+  // Drops everything. `may_be_written`: the transport cannot say that it has stopped writing, so
+  // the pages keep their writers, and with them stay out of use, until this process ends.
+  void receive_failed(SequenceId id, bool may_be_written = false);
 
   // The sending side. [block][group], like pages().
   std::span<const PageTag> tags(SequenceId id) const;
@@ -112,6 +114,8 @@ class KvManager final : public engine::KvPort {
   size_t index_bytes() const { return index_.bytes(); }
   uint64_t evictions() const { return evictions_; }            // pages
   uint64_t windows_passed() const { return windows_passed_; }  // pages given back early
+  // Lost to writers that may still write. They count as used.
+  int32_t unfenced_pages() const { return unfenced_pages_; }
   const PagePool& pool() const { return pool_; }
 
  private:
@@ -146,7 +150,7 @@ class KvManager final : public engine::KvPort {
   std::vector<protocol::ContentId> chain_of(SequenceId id, const Table& table,
                                             std::span<const int32_t> tokens);
   void publish(Table& table, size_t block, std::span<const int32_t> tokens);
-  void end_writing(Table& table);
+  void end_writing(Table& table, bool may_be_written = false);
 
   KvManagerOptions options_;
   PageMemory memory_;
@@ -159,6 +163,7 @@ class KvManager final : public engine::KvPort {
   std::unordered_map<SequenceId, std::vector<protocol::ContentId>> refused_;
   uint64_t evictions_ = 0;
   uint64_t windows_passed_ = 0;
+  int32_t unfenced_pages_ = 0;
 };
 
 }  // namespace tandem::kv

@@ -116,6 +116,16 @@ TEST_F(KvManagerTest, ReceivedBlocksArePublishedOnlyWhenProven) {
   EXPECT_EQ(kv.used_pages(), 0);
 }
 
+TEST_F(KvManagerTest, PagesThatAStrangerMayStillWriteAreNeverUsedAgain) {
+  auto& kv = *manager_;
+  ASSERT_TRUE(kv.reserve(1, tokens(20), {}));
+  kv.receive_failed(1, /*may_be_written=*/true);
+  EXPECT_EQ(kv.unfenced_pages(), 3);
+  EXPECT_EQ(kv.used_pages(), 3);
+  EXPECT_FALSE(kv.admit(2, tokens(80, 100), {}, 0));
+  EXPECT_TRUE(kv.admit(3, tokens(56, 100), {}, 0));
+}
+
 TEST_F(KvManagerTest, APromptThatNeedsEveryPageCanBeReceived) {
   auto& kv = *manager_;
   ASSERT_TRUE(kv.admit(1, tokens(8 * kPages - 1), {}, 0)) << "computed here it fits";
