@@ -21,6 +21,13 @@ tl::unexpected<Error> no_memory(const char* what) {
                         "); use a smaller --kv-memory or raise the limit on shared memory.");
 }
 
+struct flock write_lock() {
+  struct flock whole{};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  return whole;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SharedArena>> SharedArena::create(size_t page_bytes, int32_t page_count) {
@@ -38,6 +45,9 @@ Result<std::unique_ptr<SharedArena>> SharedArena::create(size_t page_bytes, int3
   // process.
   if (fcntl(arena->descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return no_memory("seal");
+  // Held while the arena or its process lives; see RemoteSegment::owner_alive.
+  struct flock whole = write_lock();
+  if (fcntl(arena->descriptor_, F_OFD_SETLK, &whole) != 0) return no_memory("lock");
   void* base =
       mmap(nullptr, shape.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->descriptor_, 0);
   if (base == MAP_FAILED) return no_memory("mmap");
@@ -58,6 +68,35 @@ void SharedArena::set_generation(int32_t page, uint64_t generation) {
   std::atomic_ref<uint64_t> slot(reinterpret_cast<uint64_t*>(base_)[page]);
   slot.store(generation, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);  // before every later write to the page
+}
+
+Result<std::unique_ptr<RemoteSegment>> RemoteSegment::map(int descriptor) {
+  std::unique_ptr<RemoteSegment> segment(new RemoteSegment);
+  segment->descriptor_ = descriptor;
+  const auto bad = [](const char* why) {
+    return make_error(502, "handoff_protocol",
+                      std::string("The peer's KV arena cannot be mapped: ") + why + ".");
+  };
+  struct stat info{};
+  if (fstat(descriptor, &info) != 0 || info.st_size <= 0) return bad("its descriptor is no memory");
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return bad("it could shrink under this process");
+  const auto size = static_cast<size_t>(info.st_size);
+  void* base = mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
+  if (base == MAP_FAILED) return bad(std::strerror(errno));
+  segment->bytes_ = {static_cast<const std::byte*>(base), size};
+  return segment;
+}
+
+RemoteSegment::~RemoteSegment() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+bool RemoteSegment::owner_alive() const {
+  struct flock whole = write_lock();
+  whole.l_type = F_RDLCK;
+  return fcntl(descriptor_, F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
 }
 
 Result<std::unique_ptr<RemoteArena>> RemoteArena::map(int descriptor, const ArenaShape& shape) {

@@ -47,6 +47,27 @@ class SharedArena {
   int read_only_ = -1;
 };
 
+// Another process's segment, mapped read-only. Thread-safe.
+class RemoteSegment {
+ public:
+  // Takes `descriptor`. Error 502 "handoff_protocol" when the mapping could fault later on: it is
+  // no segment, or one that could shrink.
+  static Result<std::unique_ptr<RemoteSegment>> map(int descriptor);
+  ~RemoteSegment();
+  RemoteSegment(const RemoteSegment&) = delete;
+  RemoteSegment& operator=(const RemoteSegment&) = delete;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+  // False once the arena was destroyed or its process ended: the kernel drops the owner's lock on
+  // the segment then. (A process that is stopped is alive.)
+  bool owner_alive() const;
+
+ private:
+  RemoteSegment() = default;
+  std::span<const std::byte> bytes_;
+  int descriptor_ = -1;
+};
+
 // A peer's arena, mapped read-only.
 class RemoteArena {
  public:

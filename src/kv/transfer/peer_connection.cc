@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "kv/transfer/file_passing.h"
 #include "numerics/hmac.h"
 #include "observe/log.h"
 
@@ -67,47 +68,6 @@ awaitable<Result<Frame>> expect_frame(Socket& socket) {
   if (auto* wanted = std::get_if<Frame>(&*frame)) co_return std::move(*wanted);
   co_return make_error(502, "handoff_protocol",
                        "The peer sent another frame than the handshake wants.");
-}
-
-// One byte with the descriptor attached (SCM_RIGHTS).
-Status send_descriptor(int socket, int descriptor) {
-  char byte = 'A';
-  iovec piece{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  if (sendmsg(socket, &message, MSG_NOSIGNAL) != 1)
-    return lost(std::string("The arena cannot be passed: ") + std::strerror(errno));
-  return {};
-}
-
-Result<int> receive_descriptor(int socket) {
-  char byte = 0;
-  iovec piece{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1)
-    return lost("The peer closed instead of passing its arena.");
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
-      header->cmsg_len != CMSG_LEN(sizeof(int))) {
-    return make_error(502, "handoff_protocol", "The peer passed no arena.");
-  }
-  int descriptor = -1;
-  std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
-  return descriptor;
 }
 
 class Connection final : public PeerConnection, public std::enable_shared_from_this<Connection> {
@@ -244,7 +204,7 @@ awaitable<Status> Connection::hello_as_dialer() {
   if (auto sent = co_await write_frame(socket_, proof); !sent) co_return sent;
   auto [error] = co_await socket_.async_wait(Socket::wait_read, kTuple);
   if (error) co_return lost("The connection ended.");
-  auto descriptor = receive_descriptor(socket_.native_handle());
+  auto descriptor = receive_file(socket_.native_handle());
   if (!descriptor) co_return tl::unexpected(descriptor.error());
   auto mapped = device::RemoteArena::map(
       *descriptor, {peer_.arena_bytes, peer_.pages_offset, peer_.page_stride, peer_.page_count});
@@ -277,7 +237,7 @@ awaitable<Status> Connection::hello_as_listener(const device::SharedArena& arena
     co_return make_error(502, "handoff_refused",
                          "A peer does not know the shared secret (TANDEM_SECRET).");
   }
-  co_return send_descriptor(socket_.native_handle(), arena.read_only_descriptor());
+  co_return send_file(socket_.native_handle(), arena.read_only_descriptor());
 }
 
 // Closes `connection` when `limit` passes before `done` is set.

@@ -43,7 +43,7 @@ enum class TransferStatus : uint8_t {
   kInvalid,  // a range outside the peer's exposed memory, or nothing to read
   kFailed,   // anything else
 };
-// For a person; 502 "transfer_lost", 504 "transfer_timeout", ... nullopt-like kOk has no error.
+// For a person: 502 "transfer_lost", 504 "transfer_timeout" and so on; not of kOk.
 Error transfer_error(TransferStatus status, std::string_view transport);
 
 struct Read {
@@ -51,6 +51,8 @@ struct Read {
   std::byte* into = nullptr;  // in registered memory
   uint64_t bytes = 0;
 };
+// True when there is something to read and all of it lies in `exposed` bytes; `total` is its sum.
+bool reads_fit(std::span<const Read> reads, uint64_t exposed, uint64_t& total);
 
 // What makes exposed memory reachable. Travels in HELLO; `file`, when there is one, as a passed
 // descriptor, so only over a Unix socket.
