@@ -246,52 +246,32 @@ SequenceId Engine::reserve(std::vector<int32_t> tokens, KvScope scope, Duration 
       return;
     }
     const TimePoint until = std::chrono::steady_clock::now() + wait;
-    reserves_.push_back({id, std::move(tokens), std::move(scope), until, std::move(done)});
+    reserves_.add({id, std::move(tokens), std::move(scope), until});
+    reserve_done_.emplace(id, std::move(done));
     serve_reserves(std::chrono::steady_clock::now());
   });
   return id;
 }
 
 void Engine::serve_reserves(TimePoint now) {
-  while (!reserves_.empty()) {
-    PendingReserve& first = reserves_.front();
-    // Handoffs do not overtake what waits here: a stream of them would starve it.
-    auto reservation =
-        kv_.reserve(first.id, first.tokens, first.scope, scheduler_.next_waiting_tokens());
-    if (!reservation && now < first.until) break;
-    const PendingReserve served = std::move(first);
-    reserves_.pop_front();
-    if (!reservation) kv_.release(served.id);
-    if (reservation) {
-      served.done(Received{served.id, std::move(reservation->first_missing),
-                           std::move(reservation->pages)});
-    } else {
-      served.done(std::nullopt);
-    }
-  }
-  // Behind the first they only wait; their time passes all the same.
-  for (auto at = reserves_.begin(); at != reserves_.end();) {
-    if (now < at->until) {
-      ++at;
+  for (auto& served : reserves_.serve(now, scheduler_.next_waiting_tokens())) {
+    const auto done = std::move(reserve_done_.extract(served.id).mapped());
+    if (!served.reservation) {
+      done(std::nullopt);
       continue;
     }
-    kv_.release(at->id);
-    at->done(std::nullopt);
-    at = reserves_.erase(at);
+    done(Received{served.id, std::move(served.reservation->first_missing),
+                  std::move(served.reservation->pages)});
   }
 }
 
 void Engine::abandon_received(SequenceId id, bool may_be_written) {
   post([this, id, may_be_written] {
-    const auto waits = std::ranges::find(reserves_, id, &PendingReserve::id);
-    if (waits == reserves_.end()) {
+    if (!reserves_.abandon(id)) {
       kv_.receive_failed(id, may_be_written);
       return;
     }
-    const auto done = std::move(waits->done);
-    reserves_.erase(waits);
-    kv_.release(id);
-    done(std::nullopt);
+    reserve_done_.extract(id).mapped()(std::nullopt);
   });
 }
 

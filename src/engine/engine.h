@@ -26,6 +26,7 @@
 #include "engine/executor.h"
 #include "engine/scheduler/scheduler.h"
 #include "kv/manager/kv_manager.h"
+#include "kv/manager/reserve_queue.h"
 #include "model/model.h"
 #include "observe/metrics.h"
 #include "protocol/request.h"
@@ -184,13 +185,6 @@ class Engine {
     EmbedSink embed_sink;
     std::vector<float> pooled;
   };
-  struct PendingReserve {
-    SequenceId id;
-    std::vector<int32_t> tokens;
-    KvScope scope;
-    TimePoint until;
-    std::function<void(std::optional<Received>)> done;
-  };
   struct Meters {
     explicit Meters(observe::Metrics& metrics);
     observe::Gauge running, waiting, pages_used, pages_cached, pages_free, index_bytes, held;
@@ -247,7 +241,8 @@ class Engine {
   Scheduler scheduler_;
   std::unordered_map<SequenceId, Generation> generations_;
   std::unordered_map<SequenceId, std::shared_ptr<Group>> groups_;
-  std::deque<PendingReserve> reserves_;
+  kv::ReserveQueue reserves_{kv_};
+  std::unordered_map<SequenceId, std::function<void(std::optional<Received>)>> reserve_done_;
   std::atomic<SequenceId> next_id_{1};
   uint64_t seen_preemptions_ = 0;
   uint64_t seen_evictions_ = 0;

@@ -17,7 +17,9 @@ KvManager::KvManager(KvManagerOptions options, PageMemory memory)
       index_({.block_tokens = options_.block_tokens,
               .windows = demand_.windows,
               .page_count = options_.page_count},
-             options_.index_bytes) {}
+             options_.index_bytes) {
+  pool_.set_faults(options_.faults.pool);
+}
 
 // --- pages ---------------------------------------------------------------------------------
 
@@ -48,7 +50,7 @@ void KvManager::let_go(const std::vector<PageTag>& tags) {
 KvManager::Table KvManager::make_table(const KvScope& scope) const {
   Table table;
   table.root = protocol::root_content_id(options_.lineage, block_tokens(), scope.salt);
-  if (!scope.adapter.empty())
+  if (!scope.adapter.empty() && !options_.faults.ignore_adapter)
     table.extras.push_back({protocol::ExtraKind::kAdapter, scope.adapter});
   return table;
 }
@@ -337,10 +339,11 @@ std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
   for (size_t group = 0; group < groups; ++group) {
     for (size_t block = table.first_missing[group]; block < blocks; ++block) {
       const PageTag tag = obtain();
-      (void)pool_.add_writer(tag);
+      if (!options_.faults.publish_unproven) (void)pool_.add_writer(tag);
       set(table, slot(block, group), tag);
     }
   }
+  if (options_.faults.publish_unproven) computed(id, tokens, static_cast<int32_t>(tokens.size()));
   return Reservation{table.first_missing, table.tags};
 }
 
@@ -364,6 +367,7 @@ void KvManager::end_writing(Table& table, bool may_be_written) {
       const PageTag tag = table.tags[slot(block, group)];
       if (may_be_written) {
         ++unfenced_pages_;
+        (void)pool_.quarantine(tag.page);
         continue;
       }
       pool_.drop_writer(tag);

@@ -31,6 +31,13 @@ namespace tandem::kv {
 using engine::KvScope;
 using protocol::SequenceId;
 
+// Switches off one protection each, for tests that prove the protection is needed.
+struct KvManagerFaults {
+  PoolFaults pool = {};
+  bool publish_unproven = false;  // blocks are published when they are reserved, not when received
+  bool ignore_adapter = false;    // an adapter is no part of a block's identity
+};
+
 struct KvManagerOptions {
   int32_t page_count = 0;
   int32_t block_tokens = 16;
@@ -41,6 +48,7 @@ struct KvManagerOptions {
   int32_t rows_in_flight = 256;     // most rows of one sequence that passes hold at once
   // A sequence can be rolled back so far without being computed again.
   int32_t roll_back_tokens = 16;
+  KvManagerFaults faults = {};
 };
 
 // How many pages sequences take.

@@ -37,7 +37,7 @@ bool PagePool::is_current(PageTag tag) const {
   if (tag.page < 0 || tag.page >= page_count()) return false;
   const Page& page = pages_[static_cast<size_t>(tag.page)];
   return page.state != PageState::kFree && page.state != PageState::kQuarantined &&
-         page.generation == tag.generation;
+         (page.generation == tag.generation || faults_.ignore_generations);
 }
 
 std::optional<PageTag> PagePool::allocate() {
@@ -82,7 +82,9 @@ bool PagePool::drop(PageTag tag, uint32_t Page::* count, PageEvent event) {
   if (page == nullptr || page->*count == 0) return refuse(tag);
   --(page->*count);
   tell(tag, event);
-  if (page->owners != 0 || page->readers != 0 || page->writers != 0) return true;
+  const bool read = page->readers != 0 && !faults_.ignore_readers;
+  const bool written = page->writers != 0 && !faults_.ignore_writers;
+  if (page->owners != 0 || read || written) return true;
   if (page->condemned) {
     page->state = PageState::kQuarantined;
     ++lost_;

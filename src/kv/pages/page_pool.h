@@ -54,6 +54,13 @@ class PageObserver {
   virtual void on_page_event(PageTag tag, PageEvent event) = 0;
 };
 
+// Switches off one protection each, for tests that prove the protection is needed.
+struct PoolFaults {
+  bool ignore_readers = false;      // pages return to the free list under readers,
+  bool ignore_writers = false;      // or under writers
+  bool ignore_generations = false;  // stale tags are taken for current ones
+};
+
 class PagePool {
  public:
   // `on_allocate(page, generation)` runs before the page is handed out, so that readers in other
@@ -63,6 +70,8 @@ class PagePool {
                     uint64_t first_generation = 1);
   // Outlives the pool; null: nobody listens.
   void set_observer(PageObserver* observer) { observer_ = observer; }
+
+  void set_faults(PoolFaults faults) { faults_ = faults; }
 
   // A FILLING page with one owner, or nothing when none is free.
   std::optional<PageTag> allocate();
@@ -124,6 +133,7 @@ class PagePool {
   std::function<void(int32_t, uint64_t)> on_allocate_;
   uint64_t next_generation_;
   PageObserver* observer_ = nullptr;
+  PoolFaults faults_;
   int32_t max_quarantined_;
   int32_t quarantined_ = 0;
   int32_t lost_ = 0;
