@@ -78,6 +78,15 @@ uint64_t first_generation() {
          << 8;
 }
 
+// A planted fault: the first key changes, or the last layer is lost.
+void spoil_page(const ops::PageArenaView& arena, int32_t page, kv::KvFault fault) {
+  std::byte* const bytes = arena.page(page);
+  const size_t layer = arena.layout.layer_bytes();
+  if (fault == kv::KvFault::kFlipBit) bytes[arena.layout.element_bytes() / 2] ^= std::byte{4};
+  if (fault == kv::KvFault::kLostLayer)
+    std::memset(bytes + arena.layout.page_bytes() - layer, 0, layer);
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<model::Model> model,
@@ -90,17 +99,22 @@ Engine::Engine(std::unique_ptr<model::Model> model,
       page_groups_(model_->page_groups()),
       options_(fit_to_windows(std::move(options), page_groups_)),
       meters_(metrics),
+      guard_(arena, page_groups_, options_.integrity, metrics,
+             [this](std::function<void()> work) { post(std::move(work)); }),
       kv_({.page_count = arena.page_count,
            .block_tokens = arena.layout.block_tokens,
            .lineage = options_.lineage,
            .first_generation = first_generation(),
            .windows = windows_of(page_groups_),
-           .rows_in_flight = options_.prefill_chunk * options_.max_in_flight},
+           .rows_in_flight = options_.prefill_chunk * options_.max_in_flight,
+           .planted = options_.integrity.faults},
           {.on_allocate = std::move(on_allocate),
            .copy =
                [arena](int32_t from, int32_t to) {
                  std::memcpy(arena.page(to), arena.page(from), arena.layout.page_bytes());
-               }}),
+               },
+           .spoil = [arena](int32_t page, kv::KvFault fault) { spoil_page(arena, page, fault); }},
+          &guard_.tracker()),
       context_length_(kv_.demand().longest(arena.page_count, model_->config().context_length)),
       scheduler_(
           SchedulerOptions{.max_batch_rows = model_->max_rows(),
@@ -111,14 +125,15 @@ Engine::Engine(std::unique_ptr<model::Model> model,
                            .context_length = context_length_,
                            .max_scored_rows = scored_rows(*model_)},
           kv_) {
+  guard_.attach(kv_);
   update_stats();
-  executor_ =
-      std::make_unique<Executor>(*model_, arena_, options_.max_in_flight,
-                                 [this](protocol::StepOutcome outcome, JobTiming timing) {
-                                   post([this, outcome = std::move(outcome), timing]() mutable {
-                                     on_outcome(std::move(outcome), timing);
-                                   });
-                                 });
+  executor_ = std::make_unique<Executor>(
+      *model_, arena_, options_.max_in_flight, guard_.tracker(), guard_.shape(),
+      [this](protocol::StepOutcome outcome, JobTiming timing, IntegrityReport report) {
+        post([this, outcome = std::move(outcome), timing, report = std::move(report)]() mutable {
+          on_outcome(std::move(outcome), timing, std::move(report));
+        });
+      });
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -130,6 +145,7 @@ Engine::~Engine() {
   wake_.notify_all();
   thread_.join();
   executor_.reset();
+  guard_.stop();
 }
 
 void Engine::post(std::function<void()> command) {
@@ -146,8 +162,8 @@ void Engine::loop() {
     {
       std::unique_lock lock(mutex_);
       const auto ready = [this] { return stop_ || !inbox_.empty(); };
-      if (scheduler_.waiting() > 0 || !reserves_.empty()) {
-        // Deadlines of what waits pass without an event.
+      if (scheduler_.waiting() > 0 || !reserves_.empty() || guard_.scrubs()) {
+        // Deadlines of what waits pass without an event, and so does the scrubber's time.
         wake_.wait_for(lock, std::chrono::milliseconds(50), ready);
       } else {
         wake_.wait(lock, ready);
@@ -172,6 +188,7 @@ void Engine::pump() {
     executor_->submit(make_job(std::move(*plan)));
   }
   serve_reserves(std::chrono::steady_clock::now());
+  guard_.tick(std::chrono::steady_clock::now(), scheduler_.in_flight() == 0);
   update_stats();
 }
 
@@ -183,10 +200,13 @@ DeviceJob Engine::make_job(protocol::StepPlan plan) {
     if (at == generations_.end() || !at->second.prefill_sink) continue;
     tell_pages(at->second, sequence);
     const int32_t end = sequence.first_position + static_cast<int32_t>(sequence.tokens.size());
-    job.layer_done.emplace_back(
-        [sink = at->second.prefill_sink, end](int32_t layer) { sink(LayerProgress{layer, end}); });
+    job.layer_done.push_back(
+        {sequence.sequence, [sink = at->second.prefill_sink, end](int32_t layer) {
+           sink(LayerProgress{layer, end});
+         }});
   }
   job.plan = std::move(plan);
+  guard_.prepare(job);
   return job;
 }
 
@@ -199,7 +219,14 @@ void Engine::tell_pages(Generation& generation, const protocol::StepSequence& pl
   generation.prefill_sink(PrefillPages{{fresh.begin(), fresh.end()}});
 }
 
-void Engine::on_outcome(protocol::StepOutcome outcome, const JobTiming& timing) {
+std::string Engine::request_of(SequenceId id) const {
+  const auto at = generations_.find(id);
+  if (at == generations_.end() || !at->second.group) return "";
+  return at->second.group->request.context.request_id;
+}
+
+void Engine::on_outcome(protocol::StepOutcome outcome, const JobTiming& timing,
+                        IntegrityReport report) {
   meters_.steps.add();
   meters_.step_seconds.observe(to_seconds(timing.forward));
   if (!outcome.error.empty()) observe::log_error("a forward pass failed: {}", outcome.error);
@@ -211,6 +238,7 @@ void Engine::on_outcome(protocol::StepOutcome outcome, const JobTiming& timing) 
     const std::lock_guard lock(mutex_);
     busy_since_ = std::chrono::steady_clock::now();
   }
+  guard_.on_report(std::move(report), [this](SequenceId id) { return request_of(id); });
   collect(outcome);
   scheduler_.complete(std::move(outcome));
   deliver_updates();
@@ -306,6 +334,7 @@ void Engine::update_stats() {
                        .pages_free = kv_.free_pages(),
                        .pages_cached = kv_.cached_pages(),
                        .pages_used = kv_.used_pages(),
+                       .pages_quarantined = kv_.pool().quarantined_count(),
                        .prefill_tokens_per_second = prefill_rate_};
 }
 

@@ -22,8 +22,10 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "engine/cache_guard.h"
 #include "engine/choice_text.h"
 #include "engine/executor.h"
+#include "engine/kv_report.h"
 #include "engine/scheduler/scheduler.h"
 #include "kv/manager/kv_manager.h"
 #include "kv/manager/reserve_queue.h"
@@ -43,6 +45,7 @@ struct EngineOptions {
   int32_t max_waiting = 4096;
   int32_t max_in_flight = 1;
   std::string lineage = {};
+  GuardOptions integrity = {};
 };
 
 // Events of one request, in this order: PromptEvent when asked for; then each choice's text and its
@@ -92,6 +95,7 @@ struct EngineStats {
   int32_t pages_free = 0;
   int32_t pages_cached = 0;
   int32_t pages_used = 0;
+  int32_t pages_quarantined = 0;
   double prefill_tokens_per_second = 0;  // 0: not measured yet
 };
 
@@ -142,6 +146,13 @@ class Engine {
   // Sending side.
   void add_readers(std::vector<PageTag> tags);
   void drop_readers(std::vector<PageTag> tags);
+
+  // What the cache holds (kv_report.h). The callbacks run on the engine's thread. `tell` hears of
+  // the progress and then once of its end, or of one error: see CacheGuard::verify.
+  void cache_stat(std::function<void(const KvStat&)> done);
+  void list_cache(KvListQuery query, std::function<void(KvListing)> done);
+  void drop_cache(KvDropQuery query, std::function<void(size_t blocks)> done);
+  void verify_cache(std::function<void(const Result<VerifyProgress>&)> tell);
 
   EngineStats stats() const;
   // A pass has been out for longer than `limit`: the device hangs.
@@ -227,7 +238,8 @@ class Engine {
   void drop_group(Group& group);
   DeviceJob make_job(protocol::StepPlan plan);
   void tell_pages(Generation& generation, const protocol::StepSequence& planned);
-  void on_outcome(protocol::StepOutcome outcome, const JobTiming& timing);
+  void on_outcome(protocol::StepOutcome outcome, const JobTiming& timing, IntegrityReport report);
+  std::string request_of(SequenceId id) const;
   void update_stats();
 
   std::unique_ptr<model::Model> model_;
@@ -236,6 +248,7 @@ class Engine {
   std::vector<model::PageGroup> page_groups_;
   EngineOptions options_;
   Meters meters_;
+  CacheGuard guard_;
   kv::KvManager kv_;
   int32_t context_length_;
   Scheduler scheduler_;

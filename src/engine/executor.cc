@@ -11,9 +11,11 @@ namespace tandem::engine {
 using protocol::StepOutcome;
 
 Executor::Executor(model::Model& model, ops::PageArenaView pages, int max_in_flight,
-                   std::function<void(StepOutcome, JobTiming)> done)
+                   const kv::IntegrityTracker& tracker, kv::DigestShape digest_shape, Done done)
     : model_(model),
       pages_(pages),
+      tracker_(tracker),
+      digest_shape_(std::move(digest_shape)),
       done_(std::move(done)),
       max_in_flight_(static_cast<size_t>(max_in_flight)),
       thread_([this] { loop(); }) {}
@@ -46,8 +48,9 @@ void Executor::loop() {
       queue_.pop_front();
     }
     JobTiming timing;
-    StepOutcome outcome = run(job, timing);
-    done_(std::move(outcome), timing);
+    IntegrityReport report;
+    StepOutcome outcome = run(job, timing, report);
+    done_(std::move(outcome), timing, std::move(report));
   }
 }
 
@@ -67,9 +70,15 @@ bool Executor::resolve(protocol::StepPlan& plan) const {
   return true;
 }
 
-StepOutcome Executor::run(DeviceJob& job, JobTiming& timing) {
+StepOutcome Executor::run(DeviceJob& job, JobTiming& timing, IntegrityReport& report) {
   StepOutcome outcome;
   outcome.step = job.plan.step;
+  if (tracker_.level() != kv::IntegrityLevel::kOff) {
+    const auto start = std::chrono::steady_clock::now();
+    check(job, report, outcome);
+    timing.integrity = std::chrono::steady_clock::now() - start;
+    if (job.plan.sequences.empty()) return outcome;
+  }
   if (!resolve(job.plan)) {
     outcome.error = "A pass was planned on a token that no earlier pass samples.";
     return outcome;
@@ -83,7 +92,7 @@ StepOutcome Executor::run(DeviceJob& job, JobTiming& timing) {
   batch.hidden_out = hidden_;
   if (!job.layer_done.empty()) {
     batch.layer_done = [&](int32_t layer) {
-      for (const auto& callback : job.layer_done) callback(layer);
+      for (const auto& done : job.layer_done) done.call(layer);
     };
   }
   const size_t logits = logit_rows_.size() * static_cast<size_t>(model_.config().vocab);
@@ -94,6 +103,11 @@ StepOutcome Executor::run(DeviceJob& job, JobTiming& timing) {
   if (!passed) {
     outcome.error = passed.error().message;
     return outcome;
+  }
+  if (tracker_.level() == kv::IntegrityLevel::kFull) {
+    const auto digesting = std::chrono::steady_clock::now();
+    digest_completed(job, report);
+    timing.integrity += std::chrono::steady_clock::now() - digesting;
   }
   read_logits(job, outcome);
   if (!hidden_rows_.empty()) read_hidden(job, outcome);

@@ -1,6 +1,6 @@
 // Executor: the one thread that drives a device. It takes step plans from a bounded queue, fills in
-// the tokens that were still being sampled when the plan was made, runs the forward pass, samples,
-// scores and pools, and reports the outcome.
+// the tokens that were still being sampled when the plan was made, compares every page with what
+// its sequence expects, runs the forward pass, samples, scores and pools, and reports the outcome.
 #pragma once
 
 #include <condition_variable>
@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "kv/integrity/page_digest.h"
+#include "kv/integrity/tracker.h"
 #include "model/model.h"
 #include "protocol/request.h"
 #include "protocol/step_plan.h"
@@ -43,20 +45,50 @@ struct DeviceJob {
   std::vector<std::shared_ptr<SequenceState>> states;
   // Called on the device thread after each layer (the prefill legs of a handoff push as layers
   // become final).
-  std::vector<std::function<void(int32_t layer)>> layer_done;
+  struct LayerDone {
+    protocol::SequenceId sequence;
+    std::function<void(int32_t layer)> call;
+  };
+  std::vector<LayerDone> layer_done;
+  // What the sequences expect of their pages: as many for each as its plan has pages, one sequence
+  // behind the other. Not read when the tracker is off.
+  std::vector<kv::PageExpectation> expected;
+  // Pages whose bytes must have these digests before the pass reads them.
+  struct DigestCheck {
+    size_t sequence;  // index in the plan
+    int32_t place;    // [block][group]
+    std::vector<uint64_t> digests;
+  };
+  std::vector<DigestCheck> digest_checks;
+};
+
+// What the checks of one pass found.
+struct IntegrityReport {
+  struct Fault {
+    protocol::SequenceId sequence;
+    kv::TagFault fault;
+  };
+  std::vector<Fault> faults;
+  struct Fresh {
+    kv::PageTag tag;
+    std::vector<uint64_t> digests;
+  };
+  std::vector<Fresh> fresh;  // pages that this pass completed; level full only
 };
 
 struct JobTiming {
   Duration forward{};
+  Duration integrity{};  // checks before it and digests after it
   int32_t rows = 0;
   int32_t prompt_rows = 0;  // rows beyond the first of each sequence
 };
 
 class Executor {
  public:
-  // `done` runs on the device thread. `model` and the pages outlive the executor.
+  using Done = std::function<void(protocol::StepOutcome, JobTiming, IntegrityReport)>;
+  // `done` runs on the device thread. `model`, the pages and `tracker` outlive the executor.
   Executor(model::Model& model, ops::PageArenaView pages, int max_in_flight,
-           std::function<void(protocol::StepOutcome, JobTiming)> done);
+           const kv::IntegrityTracker& tracker, kv::DigestShape digest_shape, Done done);
   ~Executor();  // finishes the running pass, drops queued ones
   void submit(DeviceJob job);
 
@@ -66,7 +98,11 @@ class Executor {
     int32_t token;
   };
   void loop();
-  protocol::StepOutcome run(DeviceJob& job, JobTiming& timing);
+  protocol::StepOutcome run(DeviceJob& job, JobTiming& timing, IntegrityReport& report);
+  // Takes the sequences out of the job whose pages are not what they expect.
+  void check(DeviceJob& job, IntegrityReport& report, protocol::StepOutcome& outcome);
+  void compare_digests(const DeviceJob& job);
+  void digest_completed(const DeviceJob& job, IntegrityReport& report) const;
   bool resolve(protocol::StepPlan& plan) const;
   void gather(const DeviceJob& job, JobTiming& timing);
   void read_logits(DeviceJob& job, protocol::StepOutcome& outcome);
@@ -78,7 +114,9 @@ class Executor {
 
   model::Model& model_;
   ops::PageArenaView pages_;
-  std::function<void(protocol::StepOutcome, JobTiming)> done_;
+  const kv::IntegrityTracker& tracker_;
+  kv::DigestShape digest_shape_;
+  Done done_;
   size_t max_in_flight_;
   // Working memory of a pass.
   std::vector<int32_t> tokens_;
@@ -88,6 +126,10 @@ class Executor {
   std::vector<float> logits_;
   std::vector<float> hidden_;
   sample::Scratch scratch_;
+  std::vector<kv::StepPages> step_pages_;
+  std::vector<kv::TagFault> faults_;
+  // Refused by the last passes: later ones were planned before that was known.
+  std::deque<std::vector<protocol::SequenceId>> refused_;
   std::deque<std::vector<Known>> recent_;  // of the last passes, newest first
   std::mutex mutex_;
   std::condition_variable wake_;

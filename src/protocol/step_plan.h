@@ -70,6 +70,8 @@ struct StepOutcome {
   std::string error = {};  // not empty: the whole pass failed
   std::vector<PromptScores> scores = {};
   std::vector<PooledRows> pooled = {};
+  // Taken out of the pass before it read anything, because their pages are not what they expect.
+  std::vector<SequenceId> refused = {};
 };
 
 }  // namespace tandem::protocol

@@ -308,6 +308,14 @@ void Scheduler::complete(StepOutcome outcome) {
       fail(*sequence, Error{500, "engine_error", outcome.error});
       continue;
     }
+    if (std::ranges::find(outcome.refused, entry.id) != outcome.refused.end() &&
+        sequence->state == State::kRunning) {
+      fail(*sequence, Error{500, "kv_integrity",
+                            "The KV memory of this request failed its integrity check; the request "
+                            "was ended before it could use it. Other requests are not concerned; "
+                            "send it again."});
+      continue;
+    }
     const auto sampled =
         std::ranges::find(outcome.sampled, entry.id, &protocol::SampledToken::sequence);
     settle(*sequence, entry, sampled == outcome.sampled.end() ? nullptr : &*sampled);

@@ -8,7 +8,7 @@
 
 namespace tandem::kv {
 
-KvManager::KvManager(KvManagerOptions options, PageMemory memory)
+KvManager::KvManager(KvManagerOptions options, PageMemory memory, IntegrityTracker* tracker)
     : options_(std::move(options)),
       memory_(std::move(memory)),
       demand_(page_demand(options_)),
@@ -17,7 +17,9 @@ KvManager::KvManager(KvManagerOptions options, PageMemory memory)
       index_({.block_tokens = options_.block_tokens,
               .windows = demand_.windows,
               .page_count = options_.page_count},
-             options_.index_bytes) {
+             options_.index_bytes),
+      tracker_(tracker != nullptr && tracker->level() != IntegrityLevel::kOff ? tracker : nullptr) {
+  pool_.set_observer(tracker_);
   pool_.set_faults(options_.faults.pool);
 }
 
@@ -47,8 +49,9 @@ void KvManager::let_go(const std::vector<PageTag>& tags) {
   for (const PageTag tag : tags) pool_.drop_owner(tag);
 }
 
-KvManager::Table KvManager::make_table(const KvScope& scope) const {
+KvManager::Table KvManager::make_table(SequenceId id, const KvScope& scope) const {
   Table table;
+  table.id = id;
   table.root = protocol::root_content_id(options_.lineage, block_tokens(), scope.salt);
   if (!scope.adapter.empty() && !options_.faults.ignore_adapter)
     table.extras.push_back({protocol::ExtraKind::kAdapter, scope.adapter});
@@ -64,7 +67,7 @@ std::vector<protocol::ContentId> KvManager::chain_of(SequenceId id, const Table&
   return protocol::content_ids(table.root, tokens, block_tokens(), table.extras);
 }
 
-PageTag KvManager::obtain() {
+PageTag KvManager::obtain(SequenceId owner, size_t place) {
   std::vector<PageTag> given_back;
   while (pool_.free_count() == 0 && index_.evict_page(given_back)) {
     let_go(given_back);
@@ -72,6 +75,7 @@ PageTag KvManager::obtain() {
   }
   const auto tag = pool_.allocate();
   assert(tag);
+  if (tracker_ != nullptr) tracker_->allocated(*tag, owner, static_cast<int32_t>(place));
   return *tag;
 }
 
@@ -104,22 +108,36 @@ int64_t KvManager::promised_to_others(const Table* table) const {
 
 // --- tables --------------------------------------------------------------------------------
 
-void KvManager::set(Table& table, size_t slot, PageTag tag) {
+void KvManager::set(Table& table, size_t slot, PageTag tag, uint64_t key) {
   table.tags[slot] = tag;
   table.pages[slot] = tag.page;
+  if (tracker_ != nullptr) table.expected[slot] = {tag.generation, key, tag.page};
+}
+
+// A page that is here already, because it holds what this sequence's own tokens demand.
+void KvManager::share(Table& table, size_t slot, PageTag tag, const protocol::ContentId& content) {
+  retain(tag);
+  set(table, slot, tag, content_key(content));
+  if (tracker_ != nullptr && tracker_->level() == IntegrityLevel::kFull)
+    table.unverified.push_back(slot);
+}
+
+void KvManager::resize(Table& table, size_t places) const {
+  table.tags.resize(places);
+  table.pages.resize(places, -1);
+  if (tracker_ != nullptr) table.expected.resize(places);
 }
 
 void KvManager::drop_slot(Table& table, size_t slot, bool passed) {
   const PageTag tag = table.tags[slot];
   if (tag.page < 0) return;
-  set(table, slot, PageTag{});
+  set(table, slot, PageTag{}, 0);
   drop(tag, passed);
 }
 
 void KvManager::make_room(Table& table, size_t blocks) const {
   if (table.tags.size() >= blocks * demand_.groups()) return;
-  table.tags.resize(blocks * demand_.groups());
-  table.pages.resize(blocks * demand_.groups(), -1);
+  resize(table, blocks * demand_.groups());
 }
 
 // The pages must be obtainable.
@@ -129,7 +147,7 @@ void KvManager::fill(Table& table, size_t full_blocks, size_t window_blocks) {
     const bool full = demand_.windows[group] == 0;
     const size_t end = full ? full_blocks : window_blocks;
     for (size_t block = full ? table.full_blocks : table.window_blocks; block < end; ++block)
-      set(table, slot(block, group), obtain());
+      set(table, slot(block, group), obtain(table.id, slot(block, group)), owner_key(table.id));
   }
   table.full_blocks = std::max(table.full_blocks, full_blocks);
   table.window_blocks = std::max(table.window_blocks, window_blocks);
@@ -138,7 +156,8 @@ void KvManager::fill(Table& table, size_t full_blocks, size_t window_blocks) {
 std::optional<int32_t> KvManager::admit(SequenceId id, std::span<const int32_t> tokens,
                                         const KvScope& scope, int32_t headroom) {
   const auto block = static_cast<size_t>(block_tokens());
-  Table& table = tables_[id] = make_table(scope);
+  act_for(id);
+  Table& table = tables_[id] = make_table(id, scope);
   // The last token is always computed: its logits are wanted.
   const size_t most = scope.reuse ? (tokens.size() - 1) / block : 0;
   auto chain = chain_of(id, table, tokens.first(most * block));
@@ -147,9 +166,7 @@ std::optional<int32_t> KvManager::admit(SequenceId id, std::span<const int32_t> 
   table.ids.assign(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(shared));
   make_room(table, shared);
   for (size_t at = 0; at < match.pages.size(); ++at) {
-    if (match.pages[at].page < 0) continue;
-    retain(match.pages[at]);
-    set(table, at, match.pages[at]);
+    if (match.pages[at].page >= 0) share(table, at, match.pages[at], chain[at / demand_.groups()]);
   }
   table.full_blocks = table.window_blocks = shared;
   for (const int32_t window : demand_.windows) {
@@ -165,10 +182,12 @@ std::optional<int32_t> KvManager::admit(SequenceId id, std::span<const int32_t> 
     return std::nullopt;
   }
   fill(table, table.promised_blocks, 0);
+  if (options_.planted.kind != KvFault::kNone && shared > 0) plant_in_hit(table);
   return static_cast<int32_t>(shared * block);
 }
 
 bool KvManager::extend(SequenceId id, int32_t token_count) {
+  act_for(id);
   Table& table = tables_.at(id);
   const size_t blocks = demand_.blocks_for(static_cast<size_t>(token_count));
   const auto more = [&](size_t have) {
@@ -177,9 +196,11 @@ bool KvManager::extend(SequenceId id, int32_t token_count) {
   const int64_t needed =
       more(table.full_blocks) * full_groups_ +
       more(table.window_blocks) * (static_cast<int64_t>(demand_.groups()) - full_groups_);
-  if (needed == 0) return true;
-  if (needed + promised_to_others(&table) > obtainable()) return false;
-  fill(table, blocks, blocks);
+  if (needed > 0) {
+    if (needed + promised_to_others(&table) > obtainable()) return false;
+    fill(table, blocks, blocks);
+  }
+  if (options_.planted.kind != KvFault::kNone) plant_in_table(table);
   return true;
 }
 
@@ -192,6 +213,7 @@ std::span<const int32_t> KvManager::pages(SequenceId id, int32_t token_count) co
 std::span<const PageTag> KvManager::tags(SequenceId id) const { return tables_.at(id).tags; }
 
 void KvManager::computed(SequenceId id, std::span<const int32_t> tokens, int32_t computed) {
+  act_for(id);
   Table& table = tables_.at(id);
   const auto block = static_cast<size_t>(block_tokens());
   while (table.chained && (table.ids.size() + 1) * block <= static_cast<size_t>(computed)) {
@@ -220,15 +242,18 @@ void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tok
   const auto pages = std::span(table.tags).subspan(slot(block, 0), demand_.groups());
   table.ids.push_back(id);
   for (const PageTag tag : pages) {
-    if (tag.page >= 0 && pool_.state(tag.page) == PageState::kFilling &&
-        !pool_.mark_verified(tag)) {
-      table.chained = false;  // a writer is active: not proven
+    if (tag.page < 0) continue;
+    const bool proven = pool_.is_current(tag) &&
+                        (pool_.state(tag.page) != PageState::kFilling || pool_.mark_verified(tag));
+    if (!proven) {  // a writer is active, or the page is not this sequence's any more
+      table.chained = false;
       return;
     }
   }
   std::vector<PageTag> adopted;
   const auto insert = [&] {
-    return index_.insert(block == 0 ? nullptr : &parent, id, tokens, pages, adopted);
+    return index_.insert(block == 0 ? nullptr : &parent, id, tokens, pages, adopted,
+                         content_key(table.root));
   };
   auto inserted = insert();
   if (inserted == PrefixIndex::Inserted::kFull) {
@@ -241,6 +266,7 @@ void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tok
     // One that was published and lost its place in the index comes back as it is.
     if (pool_.state(tag.page) == PageState::kVerified) (void)pool_.publish(tag);
     assert(pool_.state(tag.page) == PageState::kPublished);
+    if (tracker_ != nullptr) tracker_->published(tag, content_key(id));
     retain(tag);
   }
   if (inserted == PrefixIndex::Inserted::kNoParent || inserted == PrefixIndex::Inserted::kFull)
@@ -248,6 +274,7 @@ void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tok
 }
 
 bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) {
+  act_for(id);
   Table& table = tables_.at(id);
   for (size_t group = 0; group < demand_.groups(); ++group) {
     const auto live = static_cast<size_t>(
@@ -256,8 +283,8 @@ bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_f
   }
   const size_t blocks = demand_.blocks_for(static_cast<size_t>(token_count));
   for (size_t at = table.tags.size(); at-- > blocks * demand_.groups();) drop_slot(table, at);
-  table.tags.resize(std::min(table.tags.size(), blocks * demand_.groups()));
-  table.pages.resize(table.tags.size());
+  resize(table, std::min(table.tags.size(), blocks * demand_.groups()));
+  std::erase_if(table.unverified, [&](size_t at) { return at >= table.tags.size(); });
   table.full_blocks = std::min(table.full_blocks, blocks);
   table.window_blocks = std::min(table.window_blocks, blocks);
   // Final bytes, and those that a peer reads, are never written again: the sequence goes on in
@@ -272,10 +299,10 @@ bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_f
   }
   if (static_cast<int64_t>(final.size()) + promised_to_others(&table) > obtainable()) return false;
   for (const size_t at : final) {
-    const PageTag fresh = obtain();
+    const PageTag fresh = obtain(id, at);
     if (memory_.copy) memory_.copy(table.pages[at], fresh.page);
     drop_slot(table, at);
-    set(table, at, fresh);
+    set(table, at, fresh, owner_key(id));
   }
   if (table.ids.size() > first) table.ids.resize(first);
   return true;
@@ -286,7 +313,9 @@ void KvManager::release(SequenceId id) {
   refused_.erase(id);
   const auto found = tables_.find(id);
   if (found == tables_.end()) return;
+  act_for(id);
   Table& table = found->second;
+  if (options_.planted.kind != KvFault::kNone) plant_in_cache(table);
   for (size_t block = table.tags.size() / demand_.groups(); block-- > 0;) {
     for (const bool windows : {true, false}) {
       for (size_t group = 0; group < demand_.groups(); ++group) {
@@ -305,7 +334,8 @@ std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
                                                          int32_t kept_tokens) {
   const size_t blocks = demand_.blocks_for(tokens.size());
   const size_t groups = demand_.groups();
-  Table& table = tables_[id] = make_table(scope);
+  act_for(id);
+  Table& table = tables_[id] = make_table(id, scope);
   auto chain = chain_of(id, table, tokens);
   const auto present = index_.present(chain, tokens);
   make_room(table, blocks);
@@ -319,8 +349,7 @@ std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
     table.front.push_back(block);
     total += static_cast<int64_t>(blocks - block);
     for (; block < present.blocks && present.pages[slot(block, group)].page >= 0; ++block) {
-      retain(present.pages[slot(block, group)]);
-      set(table, slot(block, group), present.pages[slot(block, group)]);
+      share(table, slot(block, group), present.pages[slot(block, group)], chain[block]);
     }
     table.first_missing.push_back(static_cast<uint32_t>(block));
     needed += static_cast<int64_t>(blocks - block);
@@ -338,9 +367,9 @@ std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
   }
   for (size_t group = 0; group < groups; ++group) {
     for (size_t block = table.first_missing[group]; block < blocks; ++block) {
-      const PageTag tag = obtain();
+      const PageTag tag = obtain(id, slot(block, group));
       if (!options_.faults.publish_unproven) (void)pool_.add_writer(tag);
-      set(table, slot(block, group), tag);
+      set(table, slot(block, group), tag, owner_key(id));
     }
   }
   if (options_.faults.publish_unproven) computed(id, tokens, static_cast<int32_t>(tokens.size()));
@@ -361,6 +390,7 @@ void KvManager::receive_failed(SequenceId id, bool may_be_written) {
 }
 
 void KvManager::end_writing(Table& table, bool may_be_written) {
+  act_for(table.id);
   for (size_t group = 0; group < table.first_missing.size(); ++group) {
     const size_t blocks = table.tags.size() / demand_.groups();
     for (size_t block = table.first_missing[group]; block < blocks; ++block) {
@@ -378,12 +408,14 @@ void KvManager::end_writing(Table& table, bool may_be_written) {
 }
 
 void KvManager::add_readers(std::span<const PageTag> tags) {
+  act_for(0);
   for (const PageTag tag : tags) {
     if (pool_.add_reader(tag)) update_idle(tag.page);
   }
 }
 
 void KvManager::drop_readers(std::span<const PageTag> tags) {
+  act_for(0);
   for (const PageTag tag : tags) {
     if (pool_.drop_reader(tag)) update_idle(tag.page);
   }

@@ -18,11 +18,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/scheduler/kv_port.h"
 #include "kv/index/prefix_index.h"
+#include "kv/integrity/tracker.h"
 #include "kv/pages/page_pool.h"
 #include "protocol/content_id.h"
 
@@ -49,6 +51,7 @@ struct KvManagerOptions {
   // A sequence can be rolled back so far without being computed again.
   int32_t roll_back_tokens = 16;
   KvManagerFaults faults = {};
+  KvFaults planted = {};  // for tests
 };
 
 // How many pages sequences take.
@@ -75,11 +78,20 @@ struct PageMemory {
   std::function<void(int32_t page, uint64_t generation)> on_allocate = {};
   // Copies all bytes of a page into a fresh one (a roll-back into final bytes).
   std::function<void(int32_t from, int32_t to)> copy = {};
+  // For tests: damages a page's bytes as the fault says.
+  std::function<void(int32_t page, KvFault fault)> spoil = {};
+};
+
+// Which unused cached blocks to give up: all, or those that fit.
+struct DropFilter {
+  std::string id_prefix = {};  // of the id, in hexadecimal
+  std::optional<uint64_t> scope = {};
 };
 
 class KvManager final : public engine::KvPort {
  public:
-  KvManager(KvManagerOptions options, PageMemory memory);
+  // `tracker` outlives this object; null or of level off: nothing is kept for it.
+  KvManager(KvManagerOptions options, PageMemory memory, IntegrityTracker* tracker = nullptr);
 
   std::optional<int32_t> admit(SequenceId id, std::span<const int32_t> tokens, const KvScope& scope,
                                int32_t headroom) override;
@@ -112,13 +124,30 @@ class KvManager final : public engine::KvPort {
   void add_readers(std::span<const PageTag> tags);
   void drop_readers(std::span<const PageTag> tags);
 
+  // --- integrity
+  // What the sequence believes of each of its places; empty when it is unknown or nothing is kept.
+  std::span<const PageExpectation> expected(SequenceId id) const;
+  // Places that came from the cache and whose bytes were not compared since; each is told once.
+  std::vector<size_t> take_unverified(SequenceId id);
+  // Takes the page's block out of the index and the page out of use (see PagePool::quarantine).
+  // False when it is so already or the bound is reached.
+  bool quarantine(int32_t page);
+  std::vector<SequenceId> users(int32_t page) const;  // whose tables name it
+  // What a block's scope is made from: the same for one salt of this model.
+  uint64_t scope_of(std::string_view salt) const;
+  // Blocks given up.
+  size_t drop_cached(const DropFilter& filter);
+  const PrefixIndex& index() const { return index_; }
+
   const PageDemand& demand() const { return demand_; }
   int32_t block_tokens() const { return demand_.block_tokens; }
   int32_t page_count() const { return pool_.page_count(); }
   int32_t free_pages() const { return pool_.free_count(); }
   int32_t cached_pages() const { return index_.idle_pages(); }  // published, used by nobody
   // In use by sequences or transfers: neither free nor merely cached.
-  int32_t used_pages() const { return page_count() - free_pages() - cached_pages(); }
+  int32_t used_pages() const {
+    return page_count() - free_pages() - cached_pages() - pool_.lost_count();
+  }
   size_t index_bytes() const { return index_.bytes(); }
   uint64_t evictions() const { return evictions_; }            // pages
   uint64_t windows_passed() const { return windows_passed_; }  // pages given back early
@@ -130,8 +159,12 @@ class KvManager final : public engine::KvPort {
   struct Table {
     std::vector<PageTag> tags;   // [block][group]
     std::vector<int32_t> pages;  // tags' page numbers, for plans
-    size_t full_blocks = 0;      // blocks whose pages it has, in groups without a window
-    size_t window_blocks = 0;    // and in groups with one, from `front` on
+    SequenceId id = 0;
+    // Kept apart from the two above, so that what mixes them up does not reach it.
+    std::vector<PageExpectation> expected;
+    std::vector<size_t> unverified;  // see take_unverified
+    size_t full_blocks = 0;          // blocks whose pages it has, in groups without a window
+    size_t window_blocks = 0;        // and in groups with one, from `front` on
     std::vector<size_t> front;   // by group: pages of earlier blocks were given back or never had
     size_t promised_blocks = 0;  // window groups: pages up to here were promised at admission
     protocol::ContentId root;
@@ -143,18 +176,29 @@ class KvManager final : public engine::KvPort {
   int64_t obtainable() const { return pool_.free_count() + index_.idle_pages(); }
   int64_t promised(const Table& table) const;
   int64_t promised_to_others(const Table* table) const;
-  PageTag obtain();  // there must be one
+  PageTag obtain(SequenceId owner, size_t place);  // there must be one
   void let_go(const std::vector<PageTag>& tags);
   void update_idle(int32_t page, bool passed = false);
   void retain(PageTag tag);
   void drop(PageTag tag, bool passed = false);
   size_t slot(size_t block, size_t group) const { return block * demand_.groups() + group; }
-  void set(Table& table, size_t slot, PageTag tag);
+  // `key`: see PageExpectation.
+  void set(Table& table, size_t slot, PageTag tag, uint64_t key);
+  void share(Table& table, size_t slot, PageTag tag, const protocol::ContentId& content);
+  void resize(Table& table, size_t places) const;
+  void act_for(SequenceId id) {
+    if (tracker_ != nullptr) tracker_->set_actor(id);
+  }
+  // Planted faults.
+  void plant_in_table(Table& table);
+  void plant_in_hit(Table& table);
+  void plant_in_cache(const Table& table);
+  Table* other_table(const Table& table);
   void drop_slot(Table& table, size_t slot, bool passed = false);
   void make_room(Table& table, size_t blocks) const;
   void fill(Table& table, size_t full_blocks, size_t window_blocks);
   void pass_windows(Table& table, int32_t computed);
-  Table make_table(const KvScope& scope) const;
+  Table make_table(SequenceId id, const KvScope& scope) const;
   std::vector<protocol::ContentId> chain_of(SequenceId id, const Table& table,
                                             std::span<const int32_t> tokens);
   void publish(Table& table, size_t block, std::span<const int32_t> tokens);
@@ -166,6 +210,7 @@ class KvManager final : public engine::KvPort {
   int32_t full_groups_ = 0;
   PagePool pool_;
   PrefixIndex index_;
+  IntegrityTracker* tracker_;
   std::unordered_map<SequenceId, Table> tables_;
   // The ids of the whole blocks of those that found no room: they try again before every pass.
   std::unordered_map<SequenceId, std::vector<protocol::ContentId>> refused_;
