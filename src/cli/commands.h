@@ -19,6 +19,7 @@ int run_pull(const Arguments& arguments);
 int run_chat(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
+int run_mock(const Arguments& arguments);
 
 // Prints the error for a person on stderr; returns the exit status (2: wrong usage, 1: everything
 // else).

@@ -27,6 +27,7 @@ constexpr Command kCommands[] = {
     {"router", "runs the router in front of workers", run_router},
     {"inspect", "shows what is in a model file", run_inspect},
     {"eval", "measures how good a model is: perplexity, divergence, data sets", run_eval},
+    {"mock", "runs engines that only pretend, for testing routers", run_mock},
 };
 
 void print_help(std::FILE* out) {

@@ -1,0 +1,172 @@
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <sys/resource.h>
+
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "mock/mock_server.h"
+#include "observe/log.h"
+
+namespace tandem::cli {
+
+namespace {
+
+struct MockFlags {
+  std::string dialect = "openai";
+  std::string role = "unified";
+  int32_t count = 1;
+  int32_t prefill = 0;
+  int32_t decode = 0;
+  int32_t unified = 0;
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;
+  uint16_t bootstrap_port = 0;
+  std::string model = "mock-model";
+  int32_t prefill_rate = 8000;
+  Duration step = std::chrono::milliseconds(10);
+  int32_t max_running = 256;
+  int32_t cache_tokens = 1 << 20;
+  int32_t reply_tokens = 16;
+  Duration partner_timeout = std::chrono::seconds(300);
+  Duration lease = std::chrono::seconds(30);
+  bool no_cached_report = false;
+  int32_t piece = 0;
+  int32_t seed = 1;
+  std::vector<std::string> faults;
+
+  void declare(config::Options& options) {
+    options.choice(
+        dialect, "dialect",
+        {"tandem", "sglang", "vllm-nixl", "vllm-nixl-push", "vllm-mooncake", "trtllm", "openai"},
+        "whose protocol the engines speak");
+    options.choice(role, "role", {"prefill", "decode", "unified"}, "what the engines do");
+    options.value(count, "count", "N", "engines of that role", 1, 65000);
+    options.value(prefill, "prefill", "N", "prefill engines (instead of --role and --count)", 0,
+                  65000);
+    options.value(decode, "decode", "N", "decode engines", 0, 65000);
+    options.value(unified, "unified", "N", "unified engines", 0, 65000);
+    options.value(host, "host", "ADDRESS", "address to listen on");
+    options.value(port, "port", "PORT",
+                  "port of the first engine, the next ones follow; 0: the system picks");
+    options.value(bootstrap_port, "bootstrap-port", "PORT",
+                  "side channel of the first prefill engine, the next ones follow");
+    options.value(model, "model", "NAME", "name of the served model");
+    options.value(prefill_rate, "prefill-rate", "N",
+                  "prompt tokens per second, one prompt after another; 0: no time", 0, 1 << 30);
+    options.value(step, "step", "TIME", "length of a decode step; 0: no time");
+    options.value(max_running, "max-running", "N", "sequences that decode at once", 1, 1 << 20);
+    options.value(cache_tokens, "cache-tokens", "N", "prefix cache of an engine", 0, 1 << 30);
+    options.value(reply_tokens, "reply-tokens", "N", "tokens of an answer that has no limit", 1,
+                  1 << 20);
+    options.value(partner_timeout, "partner-timeout", "TIME",
+                  "how long a leg waits for the other one");
+    options.value(lease, "lease", "TIME", "how long prefill keeps blocks that nobody fetches");
+    options.flag(no_cached_report, "no-cached-report", "usage does not tell cached tokens");
+    options.value(piece, "piece", "BYTES",
+                  "streams are written in pieces of so many bytes; 0: whole frames; -1: random", -1,
+                  1 << 20);
+    options.value(seed, "seed", "N", "of everything random", 0, 1 << 30);
+    options.list(faults, "fault", "FAULT",
+                 "what goes wrong: NAME[=STATUS][*PROBABILITY][#TIMES] with NAME one of " +
+                     mock::fault_names());
+    options.example("tandem mock --dialect sglang --prefill 2 --decode 2 --fault 'stall*0.05'");
+  }
+};
+
+mock::Role parse_role(const std::string& name) {
+  return name == "prefill"  ? mock::Role::kPrefill
+         : name == "decode" ? mock::Role::kDecode
+                            : mock::Role::kUnified;
+}
+
+mock::MockOptions options_of(const MockFlags& flags, mock::Dialect dialect, mock::Role role) {
+  mock::MockOptions options;
+  options.dialect = dialect;
+  options.role = role;
+  options.host = flags.host;
+  options.model = flags.model;
+  options.speed.prefill_rate = flags.prefill_rate;
+  options.speed.step = flags.step;
+  options.speed.max_running = flags.max_running;
+  options.cache_tokens = static_cast<size_t>(flags.cache_tokens);
+  options.reply_tokens = flags.reply_tokens;
+  options.partner_timeout = flags.partner_timeout;
+  options.lease = flags.lease;
+  options.report_cached = !flags.no_cached_report;
+  options.piece = flags.piece;
+  options.secret = shared_secret();
+  return options;
+}
+
+// As many descriptors as the system allows: each engine has one or two listeners.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+int run_mock(const Arguments& arguments) {
+  config::Options options("mock",
+                          "Runs engines that only pretend: they speak another engine's protocol, "
+                          "meet in real handoffs, take modelled time and fail when told to. For "
+                          "testing routers.");
+  MockFlags flags;
+  flags.declare(options);
+  auto parsed = options.parse(arguments);
+  if (!parsed) return report(parsed.error());
+  if (parsed->help) {
+    std::fputs(parsed->help->c_str(), stdout);
+    return 0;
+  }
+  observe::set_log_name("mock");
+  const auto dialect = mock::parse_dialect(flags.dialect);
+  if (!dialect) return report(dialect.error());
+  std::vector<mock::Fault> faults;
+  for (const std::string& text : flags.faults) {
+    const auto fault = mock::parse_fault(text);
+    if (!fault) return report(fault.error());
+    faults.push_back(*fault);
+  }
+  std::vector<mock::Role> roles;
+  roles.insert(roles.end(), static_cast<size_t>(flags.prefill), mock::Role::kPrefill);
+  roles.insert(roles.end(), static_cast<size_t>(flags.decode), mock::Role::kDecode);
+  roles.insert(roles.end(), static_cast<size_t>(flags.unified), mock::Role::kUnified);
+  if (roles.empty()) roles.assign(static_cast<size_t>(flags.count), parse_role(flags.role));
+  raise_descriptor_limit();
+  Signals signals;
+  net::Reactor reactor;
+  net::HttpClient client(reactor);
+  std::vector<std::shared_ptr<mock::MockServer>> servers;
+  uint16_t port = flags.port;
+  uint16_t side = flags.bootstrap_port;
+  for (const mock::Role role : roles) {
+    mock::MockOptions made = options_of(flags, *dialect, role);
+    made.seed = static_cast<uint64_t>(flags.seed) + servers.size() * 7919;
+    made.port = port;
+    if (port != 0) ++port;
+    if (role != mock::Role::kDecode) {
+      made.bootstrap_port = side;
+      if (side != 0) ++side;
+    }
+    auto server = std::make_shared<mock::MockServer>(reactor, client, std::move(made));
+    if (auto started = server->start(); !started) return report(started.error());
+    server->set_faults(faults);
+    std::printf("%s %s", std::string(mock::role_name(role)).c_str(), server->url().c_str());
+    if (server->has_bootstrap()) std::printf(" bootstrap %u", server->bootstrap_port());
+    std::printf("\n");
+    servers.push_back(std::move(server));
+  }
+  std::printf("ready\n");
+  std::fflush(stdout);
+  signals.on_signal([&] { reactor.stop(); });
+  reactor.run();
+  return 0;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,46 @@
+// How each dialect asks for a handoff, and what its prefill server answers with. The shapes are
+// those that the engines put on the wire.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mock/options.h"
+#include "mock/request.h"
+#include "mock/rooms.h"
+
+namespace tandem::mock {
+
+struct Handoff {
+  enum class Kind : uint8_t { kNone, kPrefill, kDecode };
+  Kind kind = Kind::kNone;
+  std::vector<std::string> ids;  // of the rooms: one for each prompt or choice
+  std::string host;              // of prefill's side channel, as decode was told
+  uint16_t port = 0;
+  std::string engine_id;  // of the prefill that decode was told of; empty: whoever is there
+  bool holds = false;     // prefill answers only once decode has taken its KV
+  bool late = true;       // decode may come after prefill has ended
+};
+
+// What a server knows of itself.
+struct Identity {
+  std::string engine_id;  // another after every restart
+  std::string bootstrap_host;
+  uint16_t bootstrap_port = 0;
+};
+
+// `request_id`: the client's X-Request-Id, or one that was minted. 400 for a handoff that the
+// engine could not run; 500 where the real one breaks.
+Result<Handoff> read_handoff(const MockOptions& options, const MockRequest& request,
+                             const std::string& request_id, const Identity& me);
+
+// What prefill's whole reply says besides its text.
+void add_prefill_result(const MockOptions& options, const MockRequest& request,
+                        const Handoff& handoff, const Identity& me, const PromptFacts& facts,
+                        JsonValue& reply);
+
+// The cached tokens that a decode server reports.
+int64_t cached_by_decode(const MockOptions& options, const MockRequest& request,
+                         const PromptFacts& facts);
+
+}  // namespace tandem::mock
