@@ -28,8 +28,9 @@ constexpr std::array<Row, 14> kFaults = {{{FaultKind::kRefuse, "refuse"},
 
 template <typename Number>
 bool read_number(std::string_view text, Number& out) {
-  const auto end = text.data() + text.size();
-  return !text.empty() && std::from_chars(text.data(), end, out).ptr == end;
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  return !text.empty() && std::from_chars(begin, end, out).ptr == end;
 }
 
 }  // namespace

@@ -10,8 +10,8 @@ namespace tandem::mock {
 namespace {
 
 const net::Headers& json_headers() {
-  static const net::Headers headers{{"Content-Type", "application/json"}};
-  return headers;
+  static const net::Headers kHeaders{{"Content-Type", "application/json"}};
+  return kHeaders;
 }
 
 constexpr unsigned kAll = ~0U;

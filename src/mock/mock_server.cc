@@ -11,8 +11,8 @@ namespace {
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
 const net::Headers& json_headers() {
-  static const net::Headers headers{{"Content-Type", "application/json"}};
-  return headers;
+  static const net::Headers kHeaders{{"Content-Type", "application/json"}};
+  return kHeaders;
 }
 
 std::string error_text(const Error& error) {
