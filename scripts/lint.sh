@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-all}
-mapfile -t sources < <(git ls-files --cached --others --exclude-standard 'src/*.cc' 'src/*.h' 'bench/*.cc' | while read -r f; do [ -e "$f" ] && echo "$f"; done)
+mapfile -t sources < <(git ls-files --cached --others --exclude-standard 'src/*.cc' 'src/*.h' 'bench/*.cc' 'modules/*.cc' 'modules/*.h' | while read -r f; do [ -e "$f" ] && echo "$f"; done)
 if [ "$mode" = format ]; then
   clang-format-19 -i "${sources[@]}"
   exit 0
@@ -13,9 +13,9 @@ clang-format-19 --dry-run -Werror "${sources[@]}"
 [ -e build/release/compile_commands.json ] || cmake --preset release > /dev/null
 if [ "$mode" = changed ]; then
   # What differs from the main line's last commit, and what that commit changed.
-  mapfile -t changed < <({ git diff --name-only HEAD; git diff --name-only HEAD~1 HEAD 2>/dev/null || true; git ls-files --others --exclude-standard; } | sort -u | grep -E '^src/.*\.cc$' || true)
+  mapfile -t changed < <({ git diff --name-only HEAD; git diff --name-only HEAD~1 HEAD 2>/dev/null || true; git ls-files --others --exclude-standard; } | sort -u | grep -E '^(src|modules)/.*\.cc$' || true)
 else
-  mapfile -t changed < <(printf '%s\n' "${sources[@]}" | grep -E '^src/.*\.cc$')
+  mapfile -t changed < <(printf '%s\n' "${sources[@]}" | grep -E '^(src|modules)/.*\.cc$')
 fi
 tidy=()
 for file in "${changed[@]:-}"; do [ -n "$file" ] && [ -e "$file" ] && [[ $file != *_fuzz.cc ]] && tidy+=("$file"); done

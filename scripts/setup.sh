@@ -11,17 +11,29 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
   python3 python3-venv python3-pip openssl curl                              # tests and fetching models; not needed to serve
 )
+optional=(libucx-dev ucx-utils)  # the UCX transport module, and what it is measured against
+is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q "install ok installed"; }
 missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "install ok installed" || missing+=("$package")
-done
-[ ${#missing[@]} -eq 0 ] && exit 0
-echo "setup: installing Debian packages: ${missing[*]}"
+for package in "${packages[@]}"; do is_installed "$package" || missing+=("$package"); done
+wanted=()
+for package in "${optional[@]}"; do is_installed "$package" || wanted+=("$package"); done
+[ $((${#missing[@]} + ${#wanted[@]})) -eq 0 ] && exit 0
+echo "setup: installing Debian packages: ${missing[*]} ${wanted[*]}"
 sudo=""
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "setup: run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+  if ! command -v sudo >/dev/null; then
+    [ ${#missing[@]} -eq 0 ] && { echo "setup: not root: left out ${wanted[*]}"; exit 0; }
+    echo "setup: run as root: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
   sudo=sudo
 fi
 export DEBIAN_FRONTEND=noninteractive
 $sudo apt-get update -qq
-$sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" > build/setup.log 2>&1 || { tail -20 build/setup.log >&2; exit 1; }
+if [ ${#missing[@]} -gt 0 ]; then
+  $sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" > build/setup.log 2>&1 || { tail -20 build/setup.log >&2; exit 1; }
+fi
+if [ ${#wanted[@]} -gt 0 ]; then
+  $sudo apt-get install -y -qq --no-install-recommends --no-remove "${wanted[@]}" >> build/setup.log 2>&1 ||
+    echo "setup: ${wanted[*]} could not be installed: the UCX transport module will not be built"
+fi

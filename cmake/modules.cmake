@@ -1,0 +1,26 @@
+# Transport modules (modules/): shared libraries that a worker loads at run time; nothing links them.
+function(tandem_module name)
+  add_library(${name} MODULE ${ARGN})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/modules)
+  set_target_properties(${name} PROPERTIES PREFIX "" CXX_VISIBILITY_PRESET hidden
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/modules)
+endfunction()
+
+# The conformance suite over one module's file. ARGN: environment of the run.
+function(tandem_module_conformance test module)
+  add_test(NAME ${test} COMMAND kv_transfer_test --gtest_filter=*TransportConformance*/module)
+  set_tests_properties(${test} PROPERTIES TIMEOUT 120
+    ENVIRONMENT "TANDEM_TRANSPORT_MODULE=$<TARGET_FILE:${module}>;${ARGN}")
+endfunction()
+
+pkg_check_modules(UCX QUIET IMPORTED_TARGET ucx)
+if(UCX_FOUND)
+  tandem_module(tandem_transport_ucx modules/ucx/ucx_module.cc modules/ucx/ucx_engine.cc)
+  target_link_libraries(tandem_transport_ucx PRIVATE PkgConfig::UCX)
+  tandem_module_conformance(module_ucx tandem_transport_ucx
+    "TANDEM_TRANSPORT_MODULE_SETTINGS=bind_host=127.0.0.1")
+  tandem_module_conformance(module_ucx_tcp tandem_transport_ucx
+    "TANDEM_TRANSPORT_MODULE_SETTINGS=ucx.TLS=tcp\nbind_host=127.0.0.1\nmax_bytes_in_flight=8388608")
+else()
+  message(STATUS "UCX is not installed (libucx-dev): its transport module is not built")
+endif()
