@@ -24,6 +24,13 @@ bool is_the_models(const Error& error) {
          (error.code == "non_finite_logits" || error.code == "embedding_not_finite");
 }
 
+// A worker's words for: the worker of the other leg is gone, frozen, or does not play its part.
+bool names_lost_peer(const Error& error) {
+  static constexpr std::string_view kCodes[] = {"prefill_lost", "connect_failed", "connect_timeout",
+                                                "handoff_timeout"};
+  return error.status >= 500 && std::ranges::find(kCodes, error.code) != std::end(kCodes);
+}
+
 // What an error object tells, over `error`.
 Error with_details(Error error, std::string_view object) {
   const auto json = parse_json(object);
@@ -54,9 +61,10 @@ net::asio::awaitable<void> RequestRun::take_refusal(LegRun& leg, net::ClientHead
         ErrorReply{leg.dispatch.serial, head.status, std::move(head.headers), std::move(*body)};
   }
   leg_failed(leg,
-             refused              ? LegFailure::kRefused
-             : head.status == 503 ? LegFailure::kBusy
-                                  : LegFailure::kFailed,
+             refused                  ? LegFailure::kRefused
+             : head.status == 503     ? LegFailure::kBusy
+             : names_lost_peer(error) ? LegFailure::kLostPeer
+                                      : LegFailure::kFailed,
              error);
 }
 
@@ -214,7 +222,11 @@ net::asio::awaitable<bool> RequestRun::relay_frame(LegRun& leg, net::SseFrame& f
                                   std::move(frame.data)};
         error_reply_->headers.set("x-should-retry", "false");
       }
-      leg_failed(leg, refused ? LegFailure::kRefused : LegFailure::kFailed, error);
+      leg_failed(leg,
+                 refused                  ? LegFailure::kRefused
+                 : names_lost_peer(error) ? LegFailure::kLostPeer
+                                          : LegFailure::kFailed,
+                 error);
       co_return false;
     }
     if (leg.held.size() < kHeldBytes && first_frame_is_empty(frame)) {

@@ -283,6 +283,35 @@ TEST_F(RouterTest, AnErrorAnswerThatOnlyEchoesPrefillsDeathIsNotChargedToDecode)
   });
 }
 
+TEST_F(RouterTest, AWorkerThatLostItsPeerIsNotTheClientsBadGateway) {
+  const std::string lost = R"({"error":{"message":"prefill went away","code":"prefill_lost"}})";
+  run(1, 1, 0, [this, lost]() -> awaitable<void> {
+    p[0]->behaviour = hang;  // frozen, and health has not noticed yet
+    for (const int status : {502, 504}) {
+      d[0]->seen.clear();
+      d[0]->behaviour = refuse(status, lost);
+      const auto response = co_await ask(chat("hello", kStream));
+      EXPECT_EQ(response.status, 503);
+      EXPECT_EQ(error_code(response), "prefill_failed");
+      EXPECT_EQ(response.headers.get("retry-after"), "1");
+      EXPECT_EQ(d[0]->seen.size(), 2U) << "it dialed once more";
+    }
+    d[0]->seen.clear();
+    d[0]->behaviour = [this, lost](FakeWorker&, FakeWorker::Seen&,
+                                   net::HttpResponder& responder) -> awaitable<void> {
+      d[0]->behaviour = &FakeWorker::answer;
+      co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
+      co_await responder.write(sse_frame(lost) + "data: [DONE]\n\n");
+      co_await responder.finish();
+    };
+    const auto again = co_await ask(chat("hello", kStream));
+    EXPECT_EQ(again.body, FakeWorker::text_frames() + "data: [DONE]\n\n")
+        << "only the connection had broken";
+    EXPECT_EQ(d[0]->seen.size(), 2U);
+    EXPECT_EQ(number(d[0]->seen[1].handoff(), {"attempt"}), 2);
+  });
+}
+
 TEST_F(RouterTest, BusyWorkersAreTriedInTurnAndAllBusyIs503) {
   run(1, 3, 0, [this]() -> awaitable<void> {
     const std::string busy = R"({"error":{"message":"full","code":"busy"}})";

@@ -57,7 +57,7 @@ def test_a_frozen_engine_shows_in_the_health_within_seconds(pair, role):  # row 
             if role == "decode":  # without prefill, a decode worker still answers what is short
                 refused.append(chat(pair.url, "late " * 100, max_tokens=8))
             for reply in refused:
-                if role == "prefill" and reply.status in (200, 502):  # decode's answer, or its own word that the handoff broke
+                if role == "prefill" and reply.status == 200:  # decode went on alone
                     continue
                 expect_error(reply, 503)
                 assert reply.headers["Retry-After"]

@@ -146,6 +146,9 @@ void Legs::lose(Leg leg, LegFailure failure, Error error, TimePoint now, Decisio
     }
     return;
   }
+  if (failure == LegFailure::kLostPeer && !began_ && other.worker != kNoWorker) {
+    return lose_peer_of(leg, now, out);
+  }
   // An answered error may be the echo of the other leg's death; wait a moment for that news.
   if (failure == LegFailure::kFailed && other.live() && !began_) {
     lost.phase = LegState::Phase::kSuspect;
@@ -157,8 +160,25 @@ void Legs::lose(Leg leg, LegFailure failure, Error error, TimePoint now, Decisio
   leg == Leg::kPrefill ? lose_prefill(now, out) : lose_answer(out);
 }
 
+void Legs::lose_peer_of(Leg leg, TimePoint now, Decisions& out) {
+  const Leg peer = leg == Leg::kPrefill ? Leg::kAnswer : Leg::kPrefill;
+  LegState& lost = state(peer);
+  state(leg).phase = LegState::Phase::kDead;
+  if (leg == Leg::kAnswer && lost.live() && !redialed_ && dispatches_ < options_.max_dispatches) {
+    redialed_ = true;
+    last_error_ = as_gateway_error(peer, LegFailure::kDied, answer_.error);
+    out.push_back({.kind = Kind::kPlaceAnswer});
+    return;
+  }
+  cancel(peer, out);
+  lost.failure = LegFailure::kDied;
+  lost.error = state(leg).error;
+  peer == Leg::kPrefill ? lose_prefill(now, out) : lose_answer(out);
+}
+
 void Legs::charge(LegState& leg, Decisions& out) {
-  if (leg.failure == LegFailure::kFailed || leg.failure == LegFailure::kDied) {
+  if (leg.failure == LegFailure::kFailed || leg.failure == LegFailure::kLostPeer ||
+      leg.failure == LegFailure::kDied) {
     out.push_back({.kind = Kind::kCharge, .worker = leg.worker, .serial = leg.serial});
   }
   if (std::find(excluded_.begin(), excluded_.end(), leg.worker) == excluded_.end())

@@ -16,6 +16,9 @@
 //    the next attempt number (prefill keeps the blocks); otherwise the whole request is placed
 //    again.
 //  * Busy (503) is a failure that is charged to nobody.
+//  * A leg that says it lost the other leg's worker tells of the other's death, not of its own. The
+//  answer leg may have lost only the connection (prefill fences a peer that was frozen): once,
+//  while prefill still works, it is placed again, on anyone, and dials anew.
 //  * When nobody is left to try: 503 after deaths and busy workers, 502 after wrong answers.
 //  * A leg that *answered* an error of its own (5xx) may only have felt the other's death: its fate
 //  is decided
@@ -39,10 +42,11 @@ namespace tandem::router {
 
 enum class Leg : uint8_t { kPrefill, kAnswer };
 enum class LegFailure : uint8_t {
-  kRefused,  // 4xx: the request's fault; or the model itself has no answer to it (NaN)
-  kBusy,     // 503: try another
-  kFailed,   // another 5xx, or nonsense
-  kDied,     // the connection failed, or the worker is down
+  kRefused,   // 4xx: the request's fault; or the model itself has no answer to it (NaN)
+  kBusy,      // 503: try another
+  kFailed,    // another 5xx, or nonsense
+  kLostPeer,  // another 5xx that says: the other leg's worker is gone or silent
+  kDied,      // the connection failed, or the worker is down
 };
 
 struct Decision {
@@ -122,6 +126,7 @@ class Legs {
   void cancel(Leg leg, Decisions& out);
   void end(Decision last, Decisions& out);
   void lose(Leg leg, LegFailure failure, Error error, TimePoint now, Decisions& out);
+  void lose_peer_of(Leg leg, TimePoint now, Decisions& out);
   void lose_prefill(TimePoint now, Decisions& out);
   void lose_answer(Decisions& out);
   void charge(LegState& leg, Decisions& out);
@@ -136,6 +141,7 @@ class Legs {
   uint32_t next_serial_ = 1;
   uint32_t attempt_ = 0;
   int dispatches_ = 0;
+  bool redialed_ = false;
   bool began_ = false;
   bool over_ = false;
   TimePoint must_progress_by_ = TimePoint::max();

@@ -202,6 +202,35 @@ TEST_F(LegsTest, AnErrorAnswerOfPrefillMayBeTheEchoOfTheAnswerLegsDeath) {
   EXPECT_EQ(legs.excluded(), std::vector<WorkerId>{10});
 }
 
+TEST_F(LegsTest, AnAnswerLegThatLostPrefillDialsOnceMoreAndThenPrefillIsGuilty) {
+  pair();
+  EXPECT_EQ(fail(2, LegFailure::kLostPeer), "place answer");
+  EXPECT_TRUE(legs.excluded().empty()) << "the connection may have been all that broke";
+  EXPECT_EQ(show(legs.placed_answer(10)), "answer to 10 #3/2");
+  EXPECT_EQ(fail(3, LegFailure::kLostPeer), "cancel prefill #1, charge 0, place");
+  EXPECT_EQ(legs.excluded(), std::vector<WorkerId>{0});
+  EXPECT_EQ(show(legs.not_placed()), "error 503 prefill_failed") << "it may be back in a moment";
+}
+
+TEST_F(LegsTest, NobodyToDialTheLostPrefillAgainIs503) {
+  pair();
+  fail(2, LegFailure::kLostPeer);
+  EXPECT_EQ(show(legs.not_placed()), "cancel prefill #1, error 503 prefill_failed");
+}
+
+TEST_F(LegsTest, APrefillLegThatNobodyDialedChargesTheAnsweringWorker) {
+  pair();
+  EXPECT_EQ(fail(1, LegFailure::kLostPeer), "cancel answer #2, charge 10, place");
+  EXPECT_EQ(legs.excluded(), std::vector<WorkerId>{10});
+  EXPECT_EQ(show(legs.not_placed()), "error 503 decode_failed");
+}
+
+TEST_F(LegsTest, ASingleLegHasNoPeerToLose) {
+  single();
+  EXPECT_EQ(fail(1, LegFailure::kLostPeer), "charge 10, place");
+  EXPECT_EQ(show(legs.not_placed()), "error 502 decode_failed");
+}
+
 TEST_F(LegsTest, NothingIsRepeatedAfterTheFirstByte) {
   pair();
   legs.prefill_done(1);
@@ -289,6 +318,7 @@ TEST(LegsRandom, InvariantsHoldForAnyOrderOfEvents) {
     Legs legs;
     std::map<uint32_t, WorkerId> live;  // dispatched, neither ended by an event nor cancelled
     std::set<WorkerId> failed;
+    std::set<WorkerId> dispatched;
     int last = 0;
     int dispatches = 0;
     bool began = false;
@@ -320,6 +350,7 @@ TEST(LegsRandom, InvariantsHoldForAnyOrderOfEvents) {
               ASSERT_LE(live.size(), 1U);
               ++dispatches;
               live[decision.serial] = decision.worker;
+              dispatched.insert(decision.worker);
               break;
             case Kind::kCancel:
               ASSERT_EQ(live.erase(decision.serial), 1U);
@@ -384,8 +415,9 @@ TEST(LegsRandom, InvariantsHoldForAnyOrderOfEvents) {
           if (known) {
             failed.insert(live[serial]);
             live.erase(serial);
+            failed.insert(dispatched.begin(), dispatched.end());  // it may name its peer
           }
-          handle(legs.failed(serial, static_cast<LegFailure>(random() % 4), kWhy, now));
+          handle(legs.failed(serial, static_cast<LegFailure>(random() % 5), kWhy, now));
       }
       if (HasFatalFailure()) FAIL() << "round " << round;
     }
