@@ -274,6 +274,27 @@ def trained_cases(work):
                 yield name, f"{prefix}.model", "sentencepiece", lambda p=processor: p.encode
 
 
+def code_point_strings():
+    """Every code point, alone and where its combining class or a composition shows; 512 to a string."""
+    points = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    return ["\n".join(context.format(c) for c in points[at:at + 512])
+            for context in ("{}", "a\u0327{}\u0316", "\u0301{}\u0327\u0301\u0345", "\U00011935{}\u3099", "\u1100{}\u11a8")
+            for at in range(0, len(points), 512)]
+
+
+def normalizer_cases(work):
+    """A vocabulary of bytes behind each normalizer."""
+    vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    for kind in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"):
+        tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+        tokenizer.normalizer = getattr(normalizers, kind)()
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        path = work / f"{kind}.tokenizer.json"
+        tokenizer.save(str(path))
+        yield (f"every code point, {kind}", str(path), "tokenizers",
+               lambda t=tokenizer: lambda text: t.encode(text, add_special_tokens=False).ids)
+
+
 def compare(tool, argument, reference, strings):
     lines = "".join(json.dumps(text) + "\n" for text in strings)
     done = subprocess.run([tool, "ids", argument], input=lines, capture_output=True, text=True, timeout=600)
@@ -301,7 +322,7 @@ def main():
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    strings = varied_strings(arguments.count)
+    random_strings, code_points = varied_strings(arguments.count), code_point_strings()
     files = sorted((ROOT / "models").glob("*.gguf"))
     if arguments.vocabularies:
         files += sorted(arguments.vocabularies.glob("ggml-vocab-*.gguf"))
@@ -311,12 +332,14 @@ def main():
             if arguments.only in path.name and (reference := gguf_reference(path)):
                 yield path.name, str(path), reference[0], lambda r=reference: r[1]
         yield from package_cases()
+        yield from normalizer_cases(arguments.work)
         yield from trained_cases(arguments.work)
 
     bad = 0
     for name, argument, library, make in cases():
         if arguments.only not in name:
             continue
+        strings = code_points if name.startswith("every code point") else random_strings
         equal, first = compare(arguments.tool, argument, make(), strings)
         bad += equal != len(strings)
         print(f"{name}: {'failed' if equal is None else f'{equal} of {len(strings)}'} equal to {library}", flush=True)

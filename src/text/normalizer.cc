@@ -79,8 +79,15 @@ class StripAccentsStep final : public Normalizer::Step {
  public:
   void apply(std::string_view text, std::string& out) const override {
     each_character(text, out, [&](uint32_t c, std::string_view bytes) {
-      if ((char_bits(c) & kMark) == 0) out += bytes;
+      if (!is_accent(c)) out += bytes;
     });
+  }
+
+ private:
+  // Marks of Unicode 9; two of them are letters now.
+  static bool is_accent(uint32_t c) {
+    if (c == 0x1CF2 || c == 0x1CF3) return true;
+    return (char_bits(c) & kMark) != 0 && !is_beyond_normalization(c);
   }
 };
 

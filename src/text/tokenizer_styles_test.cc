@@ -228,6 +228,59 @@ TEST(TokenizerJson, WhatIsNotSupportedIsRefusedByName) {
   }
 }
 
+// A vocabulary of single bytes, whose ids are the bytes that a normalizer makes.
+std::string normalized(const std::string& normalizer, const std::string& text) {
+  TokenizerSpec spec;
+  spec.kind = "unigram";
+  spec.scores.assign(256, 0);
+  for (int byte = 0; byte < 256; ++byte) {
+    char spelling[8];
+    std::snprintf(spelling, sizeof spelling, "<0x%02X>", byte);
+    spec.tokens.emplace_back(spelling);
+    spec.types.push_back(static_cast<int32_t>(TokenType::kByte));
+  }
+  spec.normalizer = testing::parse(normalizer);
+  const auto made = Tokenizer::create(std::move(spec));
+  EXPECT_TRUE(made) << made.error().message;
+  std::string out;
+  for (const int32_t id : (*made)->encode(text)) out += static_cast<char>(id);
+  return out;
+}
+
+// The reference library's forms and accents are those of Unicode 9, its lower case is that of 17.
+TEST(TokenizerJson, NormalizersKnowTheCharactersThatTheReferenceKnows) {
+  const std::string nko = "a\xDF\xBD\xCC\x96";    // U+07FD of Unicode 11, U+0316
+  const std::string era = "\xE3\x8B\xBF";         // U+32FF of Unicode 12
+  const std::string grave = "a\xCC\x80\xCC\x96";  // U+0300, U+0316
+  const std::string garay = "\xF0\x90\xB5\x90";   // U+10D50 of Unicode 16
+  EXPECT_EQ(normalized(R"({"type":"NFD"})", nko), nko) << "not put in order";
+  EXPECT_EQ(normalized(R"({"type":"NFD"})", grave), "a\xCC\x96\xCC\x80");
+  EXPECT_EQ(normalized(R"({"type":"NFKC"})", era), era) << "not taken apart";
+  EXPECT_EQ(normalized(R"({"type":"NFKC"})", "\xE3\x8B\xBE"), "\xE3\x83\xB2") << "U+32FE";
+  EXPECT_EQ(normalized(R"({"type":"StripAccents"})", nko), "a\xDF\xBD");
+  EXPECT_EQ(normalized(R"({"type":"StripAccents"})", "\xE1\xB3\xB2"), "") << "a mark then";
+  EXPECT_EQ(normalized(R"({"type":"Lowercase"})", garay), "\xF0\x90\xB5\xB0");
+}
+
+// What sentencepiece 0.2.3 gives a user-defined piece: a tenth for each byte but the first.
+TEST(SentencePiece, UserDefinedPiecesWinByATenthForEachByteButTheFirst) {
+  for (const auto& [score, ids] :
+       {std::pair{-4.92, std::vector<int32_t>{1, 2}}, std::pair{-4.88, std::vector<int32_t>{3}}}) {
+    TokenizerSpec spec;
+    spec.kind = "unigram";
+    spec.single_precision = true;
+    spec.unknown = 0;
+    spec.tokens = {"<unk>", "xx", "y", "xxy"};
+    spec.scores = {0, 0, -5, score};
+    for (const TokenType type :
+         {TokenType::kUnknown, TokenType::kUserDefined, TokenType::kNormal, TokenType::kNormal})
+      spec.types.push_back(static_cast<int32_t>(type));
+    const auto made = Tokenizer::create(std::move(spec));
+    ASSERT_TRUE(made) << made.error().message;
+    EXPECT_EQ((*made)->encode("xxy"), ids) << score;
+  }
+}
+
 TEST(Tokenizer, AMergeCannotMakeAControlToken) {
   TokenizerSpec spec;
   spec.kind = "char_bpe";

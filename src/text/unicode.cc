@@ -192,7 +192,22 @@ uint32_t to_upper(uint32_t code_point) {
 }
 
 uint32_t to_lower(uint32_t code_point) {
+  // Capitals of Unicode 16 and 17, for a utf8proc that is older.
+  struct Range {
+    uint32_t first;
+    uint32_t last;
+    int32_t difference;
+  };
+  static constexpr Range kNewer[] = {
+#include "text/lower_patch.inc"
+  };
   if (code_point >= 0x110000) return code_point;
+  if (code_point >= kNewer[0].first) {
+    for (const Range& range : kNewer) {
+      if (code_point >= range.first && code_point <= range.last)
+        return code_point + static_cast<uint32_t>(range.difference);
+    }
+  }
   return static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code_point)));
 }
 
@@ -212,19 +227,30 @@ bool is_decimal(uint32_t code_point) {
 }
 
 bool is_unicode_punctuation(uint32_t code_point) {
-  if (code_point >= 0x110000) return false;
+  if ((char_bits(code_point) & kPunctuation) == 0) return false;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
-    case UTF8PROC_CATEGORY_PC:
-    case UTF8PROC_CATEGORY_PD:
-    case UTF8PROC_CATEGORY_PS:
-    case UTF8PROC_CATEGORY_PE:
-    case UTF8PROC_CATEGORY_PI:
-    case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO:
-      return true;
-    default:
+    case UTF8PROC_CATEGORY_SM:
+    case UTF8PROC_CATEGORY_SC:
+    case UTF8PROC_CATEGORY_SK:
+    case UTF8PROC_CATEGORY_SO:
+    case UTF8PROC_CATEGORY_CN:
       return false;
+    default:
+      return true;
   }
+}
+
+bool is_beyond_normalization(uint32_t code_point) {
+  struct Range {
+    uint32_t first;
+    uint32_t last;
+  };
+  static constexpr Range kRanges[] = {
+#include "text/normalization_patch.inc"
+  };
+  if (code_point < kRanges[0].first) return false;
+  const auto* const range = std::ranges::lower_bound(kRanges, code_point, {}, &Range::last);
+  return range != std::end(kRanges) && code_point >= range->first;
 }
 
 bool is_regex_word(uint32_t c) {
@@ -317,10 +343,11 @@ void append_normalized(std::string& out, std::string_view text, UnicodeForm form
   bool have_plain = false;
   for (size_t i = 0; i < text.size();) {
     const Decoded decoded = decode_utf8(text, i);
-    const bool invalid = decoded.code_point == kInvalidCodePoint;
-    if (invalid || decoded.code_point < plain) {
+    const bool foreign =
+        decoded.code_point == kInvalidCodePoint || is_beyond_normalization(decoded.code_point);
+    if (foreign || decoded.code_point < plain) {
       append_composed(out, stretch, compose);
-      have_plain = !invalid;
+      have_plain = !foreign;
       last_plain = i;
       i += decoded.size;
       continue;

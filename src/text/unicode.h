@@ -82,8 +82,13 @@ bool is_printable(uint32_t code_point);
 
 size_t count_code_points(std::string_view text);
 
+// Characters that are newer than Unicode 9, whose tables the `tokenizers` library has for its forms
+// and for accents: models were trained with these characters as they are.
+bool is_beyond_normalization(uint32_t code_point);
+
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
-// Appends `text` in a normalization form; bytes that are not UTF-8 stay as they are. O(n log n).
+// Appends `text` in a normalization form of Unicode 9; bytes that are not UTF-8 and newer
+// characters stay as they are. O(n log n).
 void append_normalized(std::string& out, std::string_view text, UnicodeForm form);
 
 }  // namespace tandem::text
