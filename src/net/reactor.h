@@ -70,7 +70,6 @@ class Deadline {
 
   void arm(Duration from_now);  // zero or negative: disarms
   void disarm() { at_ = TimePoint::max(); }
-  bool armed() const { return at_ != TimePoint::max(); }
 
  private:
   friend class DeadlineList;

@@ -30,10 +30,6 @@ void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) 
 }  // namespace detail
 
 template <typename... Args>
-void log_debug(fmt::format_string<Args...> format, Args&&... args) {
-  detail::log_at(LogLevel::kDebug, format, std::forward<Args>(args)...);
-}
-template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {
   detail::log_at(LogLevel::kInfo, format, std::forward<Args>(args)...);
 }

@@ -195,17 +195,7 @@ Status read_entry(Cursor& cursor, const GgufLimits& limits, Entry& entry) {
 
 }  // namespace
 
-Result<GgufFile> GgufFile::open(const std::string& path) {
-  TANDEM_TRY(file, MappedFile::open(path));
-  auto parsed = parse(file.bytes());
-  if (!parsed) {
-    Error error = std::move(parsed).error();
-    error.message = path + ": " + error.message;
-    return tl::unexpected(std::move(error));
-  }
-  parsed->file_.emplace(std::move(file));
-  return parsed;
-}
+Result<GgufFile> GgufFile::open(const std::string& path) { return open_mapped<GgufFile>(path); }
 
 Result<GgufFile> GgufFile::parse(std::span<const std::byte> bytes, const GgufLimits& limits) {
   static_assert(std::endian::native == std::endian::little);

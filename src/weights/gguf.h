@@ -87,6 +87,7 @@ class GgufFile {
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
+  friend Result<GgufFile> open_mapped<GgufFile>(const std::string& path);
   GgufFile() = default;
   Result<const GgufValue*> require(std::string_view key) const;
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
 
@@ -34,5 +35,20 @@ class MappedFile {
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
 };
+
+// File::parse() of the mapped `path`; errors name the path. The result keeps the mapping as
+// `file_`.
+template <typename File>
+Result<File> open_mapped(const std::string& path) {
+  TANDEM_TRY(file, MappedFile::open(path));
+  Result<File> parsed = File::parse(file.bytes());
+  if (!parsed) {
+    Error error = std::move(parsed).error();
+    error.message = path + ": " + error.message;
+    return tl::unexpected(std::move(error));
+  }
+  parsed->file_.emplace(std::move(file));
+  return parsed;
+}
 
 }  // namespace tandem::weights

@@ -130,15 +130,7 @@ Status check_tiling(const std::vector<Entry>& entries, uint64_t data_bytes) {
 }  // namespace
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
-  TANDEM_TRY(file, MappedFile::open(path));
-  auto parsed = parse(file.bytes());
-  if (!parsed) {
-    Error error = std::move(parsed).error();
-    error.message = path + ": " + error.message;
-    return tl::unexpected(std::move(error));
-  }
-  parsed->file_.emplace(std::move(file));
-  return parsed;
+  return open_mapped<SafetensorsFile>(path);
 }
 
 Result<SafetensorsFile> SafetensorsFile::parse(std::span<const std::byte> bytes) {

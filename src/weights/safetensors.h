@@ -43,6 +43,7 @@ class SafetensorsFile {
   }
 
  private:
+  friend Result<SafetensorsFile> open_mapped<SafetensorsFile>(const std::string& path);
   SafetensorsFile() = default;
 
   std::optional<MappedFile> file_;
