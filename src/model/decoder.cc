@@ -44,6 +44,7 @@ class Decoder final : public Model {
         executor_(std::move(executor)),
         buffers_(std::move(buffers)),
         numerics_(options.numerics),
+        kv_dtype_(options.kv_dtype.value_or(default_kv_dtype(options.numerics))),
         max_rows_(options.max_rows),
         groups_(deal_page_groups(windows_of(spec_))),
         shape_{.heads = spec_.config.heads,
@@ -56,6 +57,7 @@ class Decoder final : public Model {
   const ModelConfig& config() const override { return spec_.config; }
   int32_t max_rows() const override { return max_rows_; }
   std::vector<PageGroup> page_groups() const override { return groups_.groups; }
+  const ops::KvScales& kv_scales() const override { return weights_.kv_scales; }
   std::span<const AdapterInfo> adapters() const override { return adapter_infos_; }
   ModelMemory memory() const override {
     size_t weights = weights_.bytes;
@@ -65,7 +67,7 @@ class Decoder final : public Model {
                            low_rank_scratch_.size() * sizeof(float)};
   }
   ops::PageLayout page_layout(int32_t block_tokens) const override {
-    return page_layout_of(spec_.config, groups_, numerics_, block_tokens);
+    return page_layout_of(spec_.config, groups_, kv_dtype_, block_tokens);
   }
   std::string numeric_path() const override {
     return std::string("cpu-") + executor_.kernels().name +
@@ -94,6 +96,7 @@ class Decoder final : public Model {
   ops::CpuExecutor executor_;
   DecoderBuffers buffers_;
   Numerics numerics_;
+  ops::KvDtype kv_dtype_;
   int32_t max_rows_;
   PageGroups groups_;
   ops::AttentionShape shape_;
@@ -190,12 +193,14 @@ void Decoder::attention_block(int32_t layer, const ops::ForwardBatch& batch,
       .epsilon = spec_.config.rms_eps,
       .rope = facts.rope < 0 ? nullptr : &spec_.ropes[facts.rope],
       .cos_sin = facts.rope < 0 ? nullptr : buffers_.cos_sin[facts.rope]};
-  const ops::LayerPlace place = groups_.places[layer];
+  const ops::AttentionLayer layer_view = {.place = groups_.places[layer],
+                                          .window = facts.window,
+                                          .scales = weights_.kv_scales.of(layer)};
   ops::finish_qkv(executor_, shape_, transform, batch.sequences, buffers_.q, buffers_.k, buffers_.v,
-                  place, pages);
+                  layer_view, pages);
   if (batch.layer_done) batch.layer_done(layer);
   const Activations attended = with_rows(buffers_.attended, rows);
-  attention_.run(executor_, buffers_.q, attended.values, {place, facts.window}, pages);
+  attention_.run(executor_, buffers_.q, attended.values, layer_view, pages);
   ops::quantize(executor_, attended);
   const int32_t hidden = spec_.config.hidden;
   const ops::LinearTarget out[] = {{&w.attention_out, buffers_.delta, static_cast<size_t>(hidden)}};

@@ -1,5 +1,8 @@
 #include "model/decoder_weights.h"
 
+#include <limits>
+
+#include "model/config_reader.h"
 #include "model/tensor_loader.h"
 
 namespace tandem::model {
@@ -98,6 +101,47 @@ class LayerLoader {
   DecoderLayerWeights w_;
 };
 
+// Appends one layer's scales of K or of V, which quantizers store beside the projection or inside
+// it.
+Status append_scales(TensorLoader& loader, const weights::Checkpoint& checkpoint,
+                     const std::string& attention, const std::string& projection, const char* kind,
+                     int32_t kv_heads, std::vector<float>& out, bool& any) {
+  const std::string suffix = std::string(".") + kind + "_scale";
+  for (const std::string& name : {attention + suffix, projection + suffix}) {
+    const weights::Tensor* found = checkpoint.find_tensor(name);
+    if (found == nullptr) continue;
+    const bool one = found->rows() * found->columns() == 1;
+    TANDEM_TRY(values, loader.vector(name, one ? 1 : kv_heads));
+    for (const float value : values) {
+      if (!(value > 0 && value <= std::numeric_limits<float>::max()))
+        return invalid_model("tensor " + name + " must hold positive numbers");
+    }
+    out.insert(out.end(), one ? static_cast<size_t>(kv_heads) : 0, values.front());
+    if (!one) out.insert(out.end(), values.begin(), values.end());
+    any = true;
+    return {};
+  }
+  out.insert(out.end(), static_cast<size_t>(kv_heads), 1.0F);
+  return {};
+}
+
+Result<ops::KvScales> load_kv_scales(TensorLoader& loader, const weights::Checkpoint& checkpoint,
+                                     const DecoderSpec& spec) {
+  ops::KvScales scales = {.kv_heads = spec.config.kv_heads, .k = {}, .v = {}};
+  bool any = false;
+  for (int32_t i = 0; i < spec.config.layers; ++i) {
+    const std::string layer = spec.names.layer_prefix + std::to_string(i) + ".";
+    // "self_attn.k_proj" is inside "self_attn".
+    const std::string attention = layer + spec.names.k.substr(0, spec.names.k.find('.'));
+    TANDEM_CHECK(append_scales(loader, checkpoint, attention, layer + spec.names.k, "k",
+                               spec.config.kv_heads, scales.k, any));
+    TANDEM_CHECK(append_scales(loader, checkpoint, attention, layer + spec.names.v, "v",
+                               spec.config.kv_heads, scales.v, any));
+  }
+  if (!any) scales.k = scales.v = {};
+  return scales;
+}
+
 }  // namespace
 
 Result<DecoderWeights> load_decoder_weights(const weights::Checkpoint& checkpoint,
@@ -113,6 +157,8 @@ Result<DecoderWeights> load_decoder_weights(const weights::Checkpoint& checkpoin
     TANDEM_TRY(layer, LayerLoader(loader, spec, i).load());
     w.layers.push_back(std::move(layer));
   }
+  TANDEM_TRY(kv_scales, load_kv_scales(loader, checkpoint, spec));
+  w.kv_scales = std::move(kv_scales);
   TANDEM_TRY(final_norm, loader.vector(spec.names.final_norm + ".weight", c.hidden));
   for (float& value : final_norm) value += spec.norm_offset;
   w.final_norm = std::move(final_norm);

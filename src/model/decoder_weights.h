@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "model/decoder_spec.h"
 #include "ops/executor.h"
+#include "ops/kv_scales.h"
 #include "ops/packed_matrix.h"
 #include "weights/checkpoint.h"
 
@@ -25,10 +26,13 @@ struct DecoderWeights {
   std::vector<DecoderLayerWeights> layers;
   std::vector<float> final_norm;
   ops::PackedMatrix output;
+  ops::KvScales kv_scales;
   size_t bytes = 0;
 };
 
-// Errors name a tensor that is missing, has another shape, or that the spec has no use for.
+// The scales of FP8 pages are one number for all heads of a layer or one for each, in float; layers
+// without have 1. Errors name a tensor that is missing, has another shape, or that the spec has no
+// use for.
 Result<DecoderWeights> load_decoder_weights(const weights::Checkpoint& checkpoint,
                                             const DecoderSpec& spec,
                                             const ops::CpuExecutor& executor);

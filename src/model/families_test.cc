@@ -224,7 +224,7 @@ TEST_P(FamiliesTest, PagesAreKnownBeforeTheModelIsLoaded) {
   ASSERT_TRUE(checkpoint);
   for (const Numerics numerics : {Numerics::kExact, Numerics::kFast}) {
     const auto model = load_model(files.path(), {.numerics = numerics, .max_rows = 8, .isa = ""});
-    const auto pages = read_model_pages(*checkpoint, numerics, 16);
+    const auto pages = read_model_pages(*checkpoint, default_kv_dtype(numerics), 16);
     ASSERT_TRUE(model && pages);
     EXPECT_EQ(pages->layout, (*model)->page_layout(16));
     const auto groups = (*model)->page_groups();

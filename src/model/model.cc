@@ -11,6 +11,11 @@ std::vector<PageGroup> Model::page_groups() const {
   return {std::move(group)};
 }
 
+const ops::KvScales& Model::kv_scales() const {
+  static const ops::KvScales ones;
+  return ones;
+}
+
 std::optional<int32_t> Model::find_adapter(std::string_view name) const {
   const auto loaded = adapters();
   for (size_t i = 0; i < loaded.size(); ++i) {

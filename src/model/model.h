@@ -12,14 +12,20 @@
 #include "base/result.h"
 #include "numerics/digest.h"
 #include "ops/forward_batch.h"
+#include "ops/kv_scales.h"
 #include "ops/page_layout.h"
 
 namespace tandem::model {
 
 enum class Numerics : uint8_t {
-  kExact,  // float32 activations and pages; for tests and references
-  kFast,   // quantized activations, BF16 pages; the default
+  kExact,  // float32 activations; for tests and references
+  kFast,   // quantized activations; the default
 };
+
+// What a model's pages hold unless something else is asked for.
+constexpr ops::KvDtype default_kv_dtype(Numerics numerics) {
+  return numerics == Numerics::kExact ? ops::KvDtype::kF32 : ops::KvDtype::kBF16;
+}
 
 struct ModelConfig {
   std::string architecture;  // "llama"
@@ -66,6 +72,8 @@ class Model {
   virtual ops::PageLayout page_layout(int32_t block_tokens) const = 0;
   // page_layout().groups of them. The default is one group of all layers.
   virtual std::vector<PageGroup> page_groups() const;
+  // The scales of pages of kFp8Static; 1 for all unless the checkpoint has some.
+  virtual const ops::KvScales& kv_scales() const;
   virtual ModelMemory memory() const = 0;
   // Runs `batch` (at most max_rows() rows) and writes logits[i * vocab .. ] for
   // batch.logit_rows[i], as many as the caller asks for and has room for, and the hidden states

@@ -32,8 +32,8 @@ PageGroups deal_page_groups(std::span<const int32_t> windows) {
 }
 
 ops::PageLayout page_layout_of(const ModelConfig& config, const PageGroups& groups,
-                               Numerics numerics, int32_t block_tokens) {
-  return {.dtype = numerics == Numerics::kExact ? ops::KvDtype::kF32 : ops::KvDtype::kBF16,
+                               ops::KvDtype dtype, int32_t block_tokens) {
+  return {.dtype = dtype,
           .layout_id = ops::kCpuLayoutId,
           .layers = groups.layers_per_group,
           .kv_heads = config.kv_heads,

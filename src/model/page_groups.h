@@ -20,8 +20,8 @@ struct PageGroups {
 // `windows`: each layer's, 0 for none.
 PageGroups deal_page_groups(std::span<const int32_t> windows);
 
-// The CPU's pages of a model: float32 when exact, else BF16.
+// The CPU's pages of a model.
 ops::PageLayout page_layout_of(const ModelConfig& config, const PageGroups& groups,
-                               Numerics numerics, int32_t block_tokens);
+                               ops::KvDtype dtype, int32_t block_tokens);
 
 }  // namespace tandem::model

@@ -108,11 +108,11 @@ Result<ModelConfig> read_model_config(const weights::Checkpoint& checkpoint) {
   return spec.config;
 }
 
-Result<ModelPages> read_model_pages(const weights::Checkpoint& checkpoint, Numerics numerics,
+Result<ModelPages> read_model_pages(const weights::Checkpoint& checkpoint, ops::KvDtype dtype,
                                     int32_t block_tokens) {
   TANDEM_TRY(spec, read_spec(checkpoint, 0));
   PageGroups groups = deal_page_groups(windows_of(spec));
-  const ops::PageLayout layout = page_layout_of(spec.config, groups, numerics, block_tokens);
+  const ops::PageLayout layout = page_layout_of(spec.config, groups, dtype, block_tokens);
   return ModelPages{spec.config, layout, std::move(groups.groups)};
 }
 

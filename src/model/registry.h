@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,7 @@ struct ModelOptions {
   // The longest sequence that will be served; 0: the configuration's context. Decides between the
   // two frequency tables of models whose rotary positions are stretched beyond a certain context.
   int32_t served_context = 0;
+  std::optional<ops::KvDtype> kv_dtype = {};  // of the pages; default_kv_dtype() if none
   std::string isa;  // "scalar", "avx2", "avx512"; empty: TANDEM_ISA, else the machine's highest
 };
 
@@ -41,7 +43,7 @@ struct ModelPages {
   ops::PageLayout layout;
   std::vector<PageGroup> groups;
 };
-Result<ModelPages> read_model_pages(const weights::Checkpoint& checkpoint, Numerics numerics,
+Result<ModelPages> read_model_pages(const weights::Checkpoint& checkpoint, ops::KvDtype dtype,
                                     int32_t block_tokens);
 
 }  // namespace tandem::model

@@ -2,49 +2,55 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <type_traits>
 
 #include "ops/operators.h"
-#include "ops/page_trait.h"
+#include "ops/page_conversion.h"
 
 namespace tandem::ops {
 namespace {
 
-template <KvDtype kDtype>
-void write_head(const PageLayout& layout, const float* k, const float* v, int32_t slot,
-                std::byte* k_plane, std::byte* v_plane) {
-  using Trait = PageTrait<kDtype>;
-  auto* keys = reinterpret_cast<typename Trait::Element*>(k_plane) + slot;
-  auto* values = reinterpret_cast<typename Trait::Element*>(v_plane) +
-                 static_cast<size_t>(slot) * layout.head_dim;
-  for (int32_t d = 0; d < layout.head_dim; ++d) {
-    keys[static_cast<size_t>(d) * layout.block_tokens] = Trait::store(k[d], 1.0F);
-    values[d] = Trait::store(v[d], 1.0F);
+// Writes one token's keys or values of one head to a plane: value d to element first + d * step.
+void write_head(const cpu::Kernels& kernels, const PageLayout& layout, const float* x, float scale,
+                int32_t slot, size_t first, size_t step, std::byte* plane) {
+  if (has_inline_scales(layout.dtype)) {
+    scale = token_scale(layout.dtype, std::span(x, static_cast<size_t>(layout.head_dim)));
+    std::memcpy(plane + layout.value_bytes() + slot * sizeof(float), &scale, sizeof(float));
+  }
+  const size_t size = layout.element_bytes();
+  constexpr int32_t kRun = 64;
+  alignas(64) std::byte run[kRun * sizeof(float)];
+  const auto scatter = [&]<size_t kSize>(std::integral_constant<size_t, kSize>, int32_t d,
+                                         int32_t count) {
+    for (int32_t i = 0; i < count; ++i)
+      std::memcpy(plane + (first + (d + i) * step) * kSize, run + i * kSize, kSize);
+  };
+  for (int32_t d = 0; d < layout.head_dim; d += kRun) {
+    const int32_t count = std::min(kRun, layout.head_dim - d);
+    const cpu::StoredValues to = {.dtype = layout.dtype, .count = count, .scales = &scale};
+    if (step == 1) {
+      kernels.store_values(to, x + d, plane + (first + d) * size);
+      continue;
+    }
+    kernels.store_values(to, x + d, run);
+    if (size == 1) scatter(std::integral_constant<size_t, 1>{}, d, count);
+    if (size == 2) scatter(std::integral_constant<size_t, 2>{}, d, count);
+    if (size == 4) scatter(std::integral_constant<size_t, 4>{}, d, count);
   }
 }
 
-void write_row(const PageArenaView& pages, int32_t slot_in_page, int32_t page, int32_t slot,
-               const float* k, const float* v) {
+void write_row(const cpu::Kernels& kernels, const PageArenaView& pages, const AttentionLayer& layer,
+               int32_t page, int32_t slot, const float* k, const float* v) {
   const PageLayout& layout = pages.layout;
   std::byte* base = pages.page(page);
   for (int32_t head = 0; head < layout.kv_heads;
        ++head, k += layout.head_dim, v += layout.head_dim) {
-    std::byte* k_plane = base + layout.k_offset(slot_in_page, head);
-    std::byte* v_plane = base + layout.v_offset(slot_in_page, head);
-    switch (layout.dtype) {
-      case KvDtype::kF32:
-        write_head<KvDtype::kF32>(layout, k, v, slot, k_plane, v_plane);
-        break;
-      case KvDtype::kF16:
-        write_head<KvDtype::kF16>(layout, k, v, slot, k_plane, v_plane);
-        break;
-      case KvDtype::kBF16:
-        write_head<KvDtype::kBF16>(layout, k, v, slot, k_plane, v_plane);
-        break;
-      case KvDtype::kFp8Static:
-      case KvDtype::kFp8Inline:
-        assert(false && "refused by check_page_layout");
-        break;
-    }
+    write_head(kernels, layout, k, layer.scales.k_of(head), slot, static_cast<size_t>(slot),
+               static_cast<size_t>(layout.block_tokens),
+               base + layout.k_offset(layer.place.slot, head));
+    write_head(kernels, layout, v, layer.scales.v_of(head), slot,
+               static_cast<size_t>(slot) * layout.head_dim, 1,
+               base + layout.v_offset(layer.place.slot, head));
   }
 }
 
@@ -71,11 +77,6 @@ Status check_page_layout(const PageLayout& layout) {
   if (layout.layout_id != kCpuLayoutId) {
     return internal_error("the CPU kernels need page layout " + std::to_string(kCpuLayoutId));
   }
-  if (layout.dtype != KvDtype::kF32 && layout.dtype != KvDtype::kF16 &&
-      layout.dtype != KvDtype::kBF16) {
-    return internal_error("the CPU kernels do not read " +
-                          std::string(kv_dtype_name(layout.dtype)) + " pages");
-  }
   if (layout.groups < 1) return internal_error("a page layout has at least one group");
   if (layout.block_tokens <= 0 || layout.block_tokens % 8 != 0) {
     return internal_error("block_tokens must be a positive multiple of 8");
@@ -85,7 +86,7 @@ Status check_page_layout(const PageLayout& layout) {
 
 void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
                 const QkvTransform& transform, std::span<const SequenceRows> sequences, float* q,
-                float* k, float* v, LayerPlace place, const PageArenaView& pages) {
+                float* k, float* v, const AttentionLayer& layer, const PageArenaView& pages) {
   const auto q_columns = static_cast<size_t>(shape.q_columns());
   const auto kv_columns = static_cast<size_t>(shape.kv_columns());
   const int32_t block_tokens = pages.layout.block_tokens;
@@ -106,7 +107,8 @@ void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
                         shape.head_dim, angles, k + row * kv_columns);
         if (transform.v_bias != nullptr) kernels.add(transform.v_bias, shape.kv_columns(), values);
         const size_t block = static_cast<size_t>(position / block_tokens);
-        write_row(pages, place.slot, sequence.pages[block * pages.layout.groups + place.group],
+        write_row(kernels, pages, layer,
+                  sequence.pages[block * pages.layout.groups + layer.place.group],
                   position % block_tokens, k + row * kv_columns, values);
       }
     }
@@ -140,6 +142,8 @@ void AttentionPlan::plan(std::span<const SequenceRows> sequences) {
 void AttentionPlan::run(const CpuExecutor& executor, const float* q, float* out,
                         const AttentionLayer& layer, const PageArenaView& pages) const {
   const auto columns = static_cast<size_t>(shape_.q_columns());
+  const KvScaleView scales =
+      pages.layout.dtype == KvDtype::kFp8Static ? layer.scales : KvScaleView{};
   executor.threads().parallel([&](int thread, int count) {
     // Later tiles of a chunk see more positions; dealing items out in turn balances that.
     for (size_t i = static_cast<size_t>(thread); i < items_.size();
@@ -167,7 +171,8 @@ void AttentionPlan::run(const CpuExecutor& executor, const float* q, float* out,
            .stride_q = columns,
            .out = out + first,
            .stride_out = columns,
-           .scale = shape_.scale,
+           .scale = shape_.scale * scales.k_of(item.kv_head),
+           .value_scale = scales.v_of(item.kv_head),
            .softcap = shape_.softcap,
            .scratch = executor.scratch(thread)});
     }

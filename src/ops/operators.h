@@ -133,6 +133,7 @@ struct AttentionShape {
 struct AttentionLayer {
   LayerPlace place;
   int32_t window = 0;  // 0: everything; else the last `window` positions, the row's own included
+  KvScaleView scales = {};  // of pages of kFp8Static
 };
 
 // What happens to q, k and v between their products and the pages, in this order. Null: nothing.
@@ -153,7 +154,7 @@ struct QkvTransform {
 // Transforms q, k and v in place and writes k and v of every row of the batch to its page.
 void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
                 const QkvTransform& transform, std::span<const SequenceRows> sequences, float* q,
-                float* k, float* v, LayerPlace place, const PageArenaView& pages);
+                float* k, float* v, const AttentionLayer& layer, const PageArenaView& pages);
 
 // A batch's attention work, planned once per pass and run once per layer.
 class AttentionPlan {

@@ -13,6 +13,7 @@
 #include "ops/cpu/dispatch.h"
 #include "ops/cpu/limits.h"
 #include "ops/operators.h"
+#include "ops/page_conversion.h"
 
 namespace tandem::ops {
 namespace {
@@ -103,6 +104,8 @@ void attention_bench(benchmark::State& state, KvDtype dtype) {
   pages.page_count = (positions + 15) / 16;
   const AlignedBytes storage = allocate_aligned(pages.stride * pages.page_count);
   pages.base = storage.get();
+  // Bytes like those of small values: neither NaN nor denormal.
+  std::memset(storage.get(), 0x3C, pages.stride * pages.page_count);
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < pages.page_count; ++i) ids.push_back(pages.page_count - 1 - i);
   const SequenceRows sequence[] = {
@@ -118,9 +121,40 @@ void attention_bench(benchmark::State& state, KvDtype dtype) {
   }
   const double pairs = 9.0 * rows * (positions - (rows - 1) / 2.0);
   const double operations = 4.0 * 64 * pairs * static_cast<double>(state.iterations());
+  const double bytes = static_cast<double>(pages.stride) * pages.page_count *
+                       static_cast<double>(state.iterations());
+  state.counters["GB/s"] = benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsRate);
+  state.counters["of_memory"] =
+      benchmark::Counter(bytes / limits().memory_bytes, benchmark::Counter::kIsRate);
   state.counters["GFLOP/s"] = benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsRate);
   state.counters["of_compute"] =
       benchmark::Counter(operations / limits().float_operations, benchmark::Counter::kIsRate);
+}
+
+// Layers of pages (4 KV heads of 64) from one dtype to another.
+void conversion_bench(benchmark::State& state, KvDtype from_dtype, KvDtype to_dtype) {
+  PageLayout from = {.dtype = from_dtype,
+                     .layout_id = kCpuLayoutId,
+                     .layers = 1,
+                     .kv_heads = 4,
+                     .head_dim = 64,
+                     .block_tokens = 16};
+  PageLayout to = from;
+  to.dtype = to_dtype;
+  const AlignedBytes source = allocate_aligned(from.layer_bytes());
+  const AlignedBytes target = allocate_aligned(to.layer_bytes());
+  std::memset(source.get(), 0x3C, from.layer_bytes());
+  const AlignedBytes scratch = allocate_aligned(conversion_scratch_floats(to) * sizeof(float));
+  for (auto _ : state) {
+    convert_layer(kernels(), {from, {}}, source.get(), {to, {}}, target.get(),
+                  {reinterpret_cast<float*>(scratch.get()), conversion_scratch_floats(to)});
+    benchmark::DoNotOptimize(target.get());
+  }
+  const double bytes = static_cast<double>(from.layer_bytes() + to.layer_bytes()) *
+                       static_cast<double>(state.iterations());
+  state.counters["GB/s"] = benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsRate);
+  state.counters["of_memory"] =
+      benchmark::Counter(bytes / limits().memory_bytes, benchmark::Counter::kIsRate);
 }
 
 void register_all() {
@@ -136,15 +170,26 @@ void register_all() {
     add("f32", false);
     if (has_int8_kernel(format)) add("i8", true);
   }
-  for (const KvDtype dtype : {KvDtype::kF32, KvDtype::kBF16}) {
+  for (const KvDtype dtype : kAllKvDtypes) {
     const std::string name = "attention/" + std::string(kv_dtype_name(dtype));
     benchmark::RegisterBenchmark(name.c_str(),
                                  [=](benchmark::State& state) { attention_bench(state, dtype); })
         ->Args({1, 512})
         ->Args({1, 4096})
+        ->Args({1, 262144})
         ->Args({256, 512})
         ->Args({256, 4096})
         ->MinTime(0.1);
+  }
+  for (const auto& [from, to] : {std::pair{KvDtype::kBF16, KvDtype::kFp8Static},
+                                 {KvDtype::kBF16, KvDtype::kFp8Inline},
+                                 {KvDtype::kBF16, KvDtype::kInt8Inline},
+                                 {KvDtype::kFp8Static, KvDtype::kBF16}}) {
+    const std::string name =
+        "convert/" + std::string(kv_dtype_name(from)) + "/" + std::string(kv_dtype_name(to));
+    benchmark::RegisterBenchmark(name.c_str(), [from, to](benchmark::State& state) {
+      conversion_bench(state, from, to);
+    })->MinTime(0.1);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace tandem::ops {
@@ -22,9 +23,20 @@ enum class KvDtype : uint8_t {
   kFp8Static = 3,  // e4m3, one scale per layer and KV head, outside the page
   kFp8Inline =
       4,  // e4m3, one float32 scale per token and head for K and for V, after the head's values
+  kInt8Inline = 5,  // -127..127, scales like kFp8Inline's
 };
 
-std::string_view kv_dtype_name(KvDtype dtype);
+inline constexpr KvDtype kAllKvDtypes[] = {KvDtype::kF32,       KvDtype::kF16,
+                                           KvDtype::kBF16,      KvDtype::kFp8Static,
+                                           KvDtype::kFp8Inline, KvDtype::kInt8Inline};
+
+// Scales in the page, after each plane's values.
+constexpr bool has_inline_scales(KvDtype dtype) {
+  return dtype == KvDtype::kFp8Inline || dtype == KvDtype::kInt8Inline;
+}
+
+std::string_view kv_dtype_name(KvDtype dtype);                 // "bf16", "fp8", "fp8-inline"
+std::optional<KvDtype> parse_kv_dtype(std::string_view name);  // a name of the above
 inline constexpr uint32_t kCpuLayoutId = 1;
 
 struct PageLayout {
@@ -39,10 +51,12 @@ struct PageLayout {
   size_t element_bytes() const {
     return dtype == KvDtype::kF32 ? 4 : (dtype == KvDtype::kF16 || dtype == KvDtype::kBF16) ? 2 : 1;
   }
-  // Bytes of K (or of V) of one head in one layer, scales included.
+  // Bytes of K (or of V) of one head in one layer: its values, and with its scales.
+  size_t value_bytes() const {
+    return static_cast<size_t>(head_dim) * block_tokens * element_bytes();
+  }
   size_t plane_bytes() const {
-    const size_t values = static_cast<size_t>(head_dim) * block_tokens * element_bytes();
-    return values + (dtype == KvDtype::kFp8Inline ? sizeof(float) * block_tokens : 0);
+    return value_bytes() + (has_inline_scales(dtype) ? sizeof(float) * block_tokens : 0);
   }
   size_t layer_bytes() const { return 2 * plane_bytes() * kv_heads; }
   size_t page_bytes() const { return layer_bytes() * layers; }
@@ -58,6 +72,15 @@ struct PageLayout {
 struct LayerPlace {
   int32_t group = 0;
   int32_t slot = 0;  // 0 .. layout.layers - 1
+};
+
+// kFp8Static's scales of one layer, one for each KV head: a value is its code times the scale. Null
+// means 1 for every head. Other dtypes have none. Not owning.
+struct KvScaleView {
+  const float* k = nullptr;
+  const float* v = nullptr;
+  float k_of(int32_t head) const { return k == nullptr ? 1.0F : k[head]; }
+  float v_of(int32_t head) const { return v == nullptr ? 1.0F : v[head]; }
 };
 
 // Where pages are: page p starts at base + p * stride. Not owning; the arena outlives every view.

@@ -11,7 +11,14 @@
 // dim; a span always starts at a multiple of kSpanTokens; masked scores become weights of exactly
 // 0, which change neither a sum of weights nor a weighted sum (so leaving them out changes nothing
 // either); spans merge in order. Cost per pair
-// and position: 2 * dim multiply-adds. Included after the simd header.
+// and position: 2 * dim multiply-adds.
+//
+// Narrow pages are never expanded: codes widen in the loader, once for all pairs. What their values
+// are to be multiplied with is folded into the query and the result (a static scale, and the 256 of
+// load_e4m3), or into the scores and the weights of a token (inline scales): a multiplication for
+// each pair and position, not for each value. Per sixteen values and tile: one load and 2
+// operations (BF16), 4 (e4m3), 2 (int8) beside the pairs' multiply-adds. Included after the simd
+// header.
 #pragma once
 
 #include "ops/cpu/elementwise.inl.h"
@@ -21,11 +28,13 @@
 namespace tandem::ops::cpu {
 namespace {
 
+// How the elements of a page are read: Type's values times kFactor are PageTrait's without a scale.
 template <typename Element>
 struct LoaderFor;
 template <>
 struct LoaderFor<float> {
   using Type = LoadF32;
+  static constexpr float kFactor = 1;
 };
 struct F16 {
   uint16_t bits;
@@ -33,6 +42,7 @@ struct F16 {
 template <>
 struct LoaderFor<F16> {
   using Type = LoadF16;
+  static constexpr float kFactor = 1;
 };
 struct BF16 {
   uint16_t bits;
@@ -40,9 +50,32 @@ struct BF16 {
 template <>
 struct LoaderFor<BF16> {
   using Type = LoadBF16;
+  static constexpr float kFactor = 1;
+};
+struct E4m3 {
+  uint8_t bits;
+};
+template <>
+struct LoaderFor<E4m3> {
+  using Type = LoadE4m3;
+  static constexpr float kFactor = 256;
+};
+struct I8 {
+  int8_t bits;
+};
+template <>
+struct LoaderFor<I8> {
+  using Type = LoadI8;
+  static constexpr float kFactor = 1;
 };
 
 inline float widen(float x) { return x; }
+inline float widen(I8 x) { return x.bits; }
+inline float widen(E4m3 x) {
+  if ((x.bits & 0x7F) == 0x7F) return __builtin_nanf("");
+  const int bits = (x.bits & 0x80) << 8 | (x.bits & 0x7F) << 7;
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+}
 inline float widen(BF16 x) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16);
 }
@@ -58,6 +91,7 @@ struct Scratch {
   float* panel;   // [max(dim, kSpanTokens)][16]
   float* peak;    // [pair]
   float* total;   // [pair]
+  float* scales;  // [kSpanTokens], inline scales of one span's keys, then of its values
   size_t dim;     // padded
 };
 
@@ -71,6 +105,7 @@ inline Scratch carve(const AttentionTile& t) {
   s.panel = s.sum + kTilePairs * s.dim;
   s.peak = s.panel + (s.dim > kSpanTokens ? s.dim : static_cast<size_t>(kSpanTokens)) * 16;
   s.total = s.peak + kTilePairs;
+  s.scales = s.total + kTilePairs;
   return s;
 }
 
@@ -100,25 +135,98 @@ struct Span {
   int32_t start;
 };
 
-inline void load_queries(const AttentionTile& t, const Scratch& s) {
+// `factor` is that of the loader.
+inline void load_queries(const AttentionTile& t, const Scratch& s, float factor) {
+  const float scale = t.scale * factor;
   for (int32_t i = 0; i < t.pair_count; ++i) {
     const int32_t pair = t.pair_begin + i;
     const size_t head = static_cast<size_t>(t.kv_head) * t.group + pair % t.group;
     const float* q = t.q + (pair / t.group) * t.stride_q + head * t.head_dim;
-    for (int32_t d = 0; d < t.head_dim; ++d) s.q[i * s.dim + d] = q[d] * t.scale;
+    for (int32_t d = 0; d < t.head_dim; ++d) s.q[i * s.dim + d] = q[d] * scale;
     for (size_t d = t.head_dim; d < s.dim; ++d) s.q[i * s.dim + d] = 0;
   }
 }
 
+// Asks for a plane that is read soon. Pages lie anywhere, so the processor's own prefetching begins
+// anew in every plane, of which a decode step reads each byte once.
+inline void prefetch_plane(const AttentionTile& t, int32_t position, size_t offset, size_t bytes) {
+  const std::byte* plane = page_at(t, position) + offset;
+  for (size_t i = 0; i < bytes; i += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(plane + i), _MM_HINT_T0);
+}
+
+// While the columns at `c` of one of a span's two passes (keys, then values) are worked on: asks
+// for those kAhead further on, in this pass or the next.
+constexpr int32_t kAhead = 32;
 template <typename Element>
+void prefetch_ahead(const AttentionTile& t, const Span& span, int32_t c, bool keys) {
+  const size_t bytes = static_cast<size_t>(t.head_dim) * t.block_tokens * sizeof(Element);
+  const int32_t end = pair_position(t, t.pair_count - 1) + 1;
+  const int32_t ahead = c + kAhead;
+  if (ahead < span.count) {
+    prefetch_plane(t, span.begin + ahead, keys ? t.k_offset : t.v_offset, bytes);
+  } else if (keys) {
+    const int32_t first = span.first + ahead - (span.count + 15) / 16 * 16;
+    if (first >= span.first && first < span.count && span.begin + first >= span.start)
+      prefetch_plane(t, span.begin + first, t.v_offset, bytes);
+  } else if (span.begin + ahead < end) {
+    prefetch_plane(t, span.begin + ahead, t.k_offset, bytes);
+  }
+}
+
+// Copies the inline scales of the span's tokens, which follow the values of the plane at `offset`,
+// to s.scales; columns that no page has get 1.
+template <typename Element>
+void gather_scales(const AttentionTile& t, const Scratch& s, const Span& span, size_t offset) {
+  const size_t values = static_cast<size_t>(t.head_dim) * t.block_tokens * sizeof(Element);
+  const int32_t skipped = span.start - span.begin;
+  int32_t c = skipped > span.first ? skipped : span.first;
+  for (int32_t i = span.first; i < c; ++i) s.scales[i] = 1;
+  while (c < span.count) {
+    const int32_t slot = (span.begin + c) % t.block_tokens;
+    const int32_t in_page = t.block_tokens - slot;
+    const int32_t count = span.count - c < in_page ? span.count - c : in_page;
+    const std::byte* scales = page_at(t, span.begin + c) + offset + values;
+    __builtin_memcpy(s.scales + c, scales + slot * sizeof(float), count * sizeof(float));
+    c += count;
+  }
+  for (; c % 16 != 0; ++c) s.scales[c] = 1;
+}
+
+// Multiplies each column of the scores (or weights) by its scale.
+inline void scale_columns(const AttentionTile& t, const Scratch& s, const Span& span) {
+  for (int32_t c = span.first; c < span.count; c += 16) {
+    const Vec scale = load(s.scales + c);
+    for (int32_t i = 0; i < t.pair_count; ++i) {
+      float* scores = s.scores + i * kSpanTokens + c;
+      store(scores, mul(load(scores), scale));
+    }
+  }
+}
+
+// Whether `count` stored values can come through the loader: all but e4m3's NaN, which it reads as
+// a number. (Beside inline scales there is no need to look: a token with a NaN has a NaN scale.)
+template <typename Element, bool kInline>
+bool loadable(const Element* values, size_t count) {
+  if constexpr (__is_same(Element, E4m3) && !kInline) {
+    return !any_nan_e4m3(reinterpret_cast<const uint8_t*>(values), count);
+  }
+  return true;
+}
+
+template <typename Element, bool kInline>
 void score_columns(const AttentionTile& t, const Scratch& s, const Span& span) {
   using Loader = typename LoaderFor<Element>::Type;
   const int32_t begin = span.begin;
   const int32_t count = span.count;
   for (int32_t c = span.first; c < count; c += 16) {
+    prefetch_ahead<Element>(t, span, c, true);
     for (int32_t i = 0; i < t.pair_count; ++i) store(s.scores + i * kSpanTokens + c, zero());
-    if (t.block_tokens % 16 == 0) {
-      const auto* keys = reinterpret_cast<const Element*>(page_at(t, begin + c) + t.k_offset);
+    const auto* plane = reinterpret_cast<const Element*>(
+        t.block_tokens % 16 == 0 ? page_at(t, begin + c) + t.k_offset : nullptr);
+    if (plane != nullptr &&
+        loadable<Element, kInline>(plane, static_cast<size_t>(t.head_dim) * t.block_tokens)) {
+      const auto* keys = plane;
       const auto* first = keys + (begin + c) % t.block_tokens;
       using Raw = __remove_pointer(decltype(Loader::data));
       fma_rows(Loader{reinterpret_cast<Raw*>(first), static_cast<size_t>(t.block_tokens)},
@@ -138,6 +246,10 @@ void score_columns(const AttentionTile& t, const Scratch& s, const Span& span) {
       }
     }
     fma_rows(LoadF32{s.panel, 16}, t.head_dim, s.q, s.dim, t.pair_count, s.scores + c, kSpanTokens);
+  }
+  if constexpr (kInline) {
+    gather_scales<Element>(t, s, span, t.k_offset);
+    scale_columns(t, s, span);
   }
 }
 
@@ -174,12 +286,16 @@ inline void soften(const AttentionTile& t, const Scratch& s, const Span& span) {
   }
 }
 
-template <typename Element>
+template <typename Element, bool kInline>
 void weigh_values(const AttentionTile& t, const Scratch& s, const Span& span) {
   using Loader = typename LoaderFor<Element>::Type;
   using Raw = __remove_pointer(decltype(Loader::data));
   for (int32_t i = 0; i < t.pair_count; ++i) {
     for (size_t d = 0; d < s.dim; d += 16) store(s.span + i * s.dim + d, zero());
+  }
+  if constexpr (kInline) {
+    gather_scales<Element>(t, s, span, t.v_offset);
+    scale_columns(t, s, span);
   }
   const auto head_dim = static_cast<size_t>(t.head_dim);
   const int32_t begin = span.begin;
@@ -189,14 +305,16 @@ void weigh_values(const AttentionTile& t, const Scratch& s, const Span& span) {
     const int32_t offset = (begin + c) % t.block_tokens;
     const int32_t in_page = t.block_tokens - offset;
     const int32_t depth = count - c < in_page ? count - c : in_page;
+    prefetch_ahead<Element>(t, span, c, false);
     const auto* values =
         reinterpret_cast<const Element*>(page_at(t, begin + c) + t.v_offset) + offset * head_dim;
     size_t d = 0;
-    for (; d + 16 <= head_dim; d += 16) {
+    const bool loads = loadable<Element, kInline>(values, depth * head_dim);
+    for (; loads && d + 16 <= head_dim; d += 16) {
       fma_rows(Loader{reinterpret_cast<Raw*>(values + d), head_dim}, depth, s.scores + c,
                kSpanTokens, t.pair_count, s.span + d, s.dim);
     }
-    if (d < head_dim) {
+    for (; d < head_dim; d += 16) {
       for (int32_t token = 0; token < depth; ++token) {
         for (size_t lane = 0; lane < 16; ++lane) {
           s.panel[token * 16 + lane] =
@@ -210,10 +328,11 @@ void weigh_values(const AttentionTile& t, const Scratch& s, const Span& span) {
   }
 }
 
-template <typename Element>
+template <typename Element, bool kInline = false>
 void attend(const AttentionTile& t) {
+  constexpr float kFactor = LoaderFor<Element>::kFactor;
   const Scratch s = carve(t);
-  load_queries(t, s);
+  load_queries(t, s, kFactor);
   float peak[kTilePairs];
   float total[kTilePairs];
   for (int32_t i = 0; i < t.pair_count; ++i) {
@@ -228,9 +347,9 @@ void attend(const AttentionTile& t) {
                        .first = start > begin ? (start - begin) / 16 * 16 : 0,
                        .count = end - begin < kSpanTokens ? end - begin : kSpanTokens,
                        .start = start};
-    score_columns<Element>(t, s, span);
+    score_columns<Element, kInline>(t, s, span);
     soften(t, s, span);
-    weigh_values<Element>(t, s, span);
+    weigh_values<Element, kInline>(t, s, span);
     for (int32_t i = 0; i < t.pair_count; ++i) {
       if (!sees(t, span, i)) continue;
       const float top = peak[i] > s.peak[i] ? peak[i] : s.peak[i];
@@ -248,7 +367,8 @@ void attend(const AttentionTile& t) {
     const int32_t pair = t.pair_begin + i;
     const size_t head = static_cast<size_t>(t.kv_head) * t.group + pair % t.group;
     float* out = t.out + (pair / t.group) * t.stride_out + head * t.head_dim;
-    for (int32_t d = 0; d < t.head_dim; ++d) out[d] = s.sum[i * s.dim + d] / total[i];
+    const float scale = t.value_scale * kFactor;
+    for (int32_t d = 0; d < t.head_dim; ++d) out[d] = s.sum[i * s.dim + d] / total[i] * scale;
   }
 }
 
@@ -264,8 +384,14 @@ inline void attention(const AttentionTile& t) {
       attend<BF16>(t);
       break;
     case KvDtype::kFp8Static:
+      attend<E4m3>(t);
+      break;
     case KvDtype::kFp8Inline:
-      break;  // refused before any kernel runs (ops/attention.h)
+      attend<E4m3, true>(t);
+      break;
+    case KvDtype::kInt8Inline:
+      attend<I8, true>(t);
+      break;
   }
 }
 

@@ -29,6 +29,18 @@ const std::byte* page_of(const AttentionTile& t, int32_t position) {
              t.page_stride;
 }
 
+// The inline scale of a token's values in a plane; 1 for dtypes without.
+template <KvDtype kDtype>
+float scale_at(const AttentionTile& t, const std::byte* plane, int32_t position) {
+  float scale = 1;
+  if constexpr (has_inline_scales(kDtype)) {
+    const size_t values = static_cast<size_t>(t.head_dim) * t.block_tokens;
+    std::memcpy(&scale, plane + values + (position % t.block_tokens) * sizeof(float),
+                sizeof(float));
+  }
+  return scale;
+}
+
 // Scores, maximum and exponentials of positions [begin, end), at most kSpanTokens; returns
 // {maximum, sum}.
 template <KvDtype kDtype>
@@ -42,6 +54,7 @@ Running score_span(const AttentionTile& t, const float* q, int32_t begin, int32_
       const size_t index = static_cast<size_t>(d) * t.block_tokens + position % t.block_tokens;
       score += q[d] * element<kDtype>(keys, index);
     }
+    score *= scale_at<kDtype>(t, keys, position);
     if (t.softcap > 0) score = soft_cap_one_scalar(t.softcap, score);
     scores[position - begin] = score;
     span.peak = std::max(span.peak, score);
@@ -76,8 +89,9 @@ void attend_pair(const AttentionTile& t, int32_t pair) {
     for (int32_t position = begin; position < stop; ++position) {
       const std::byte* values = page_of(t, position) + t.v_offset;
       const size_t base = static_cast<size_t>(position % t.block_tokens) * t.head_dim;
+      const float weight = scores[position - begin] * scale_at<kDtype>(t, values, position);
       for (int32_t d = 0; d < t.head_dim; ++d)
-        span_out[d] += scores[position - begin] * element<kDtype>(values, base + d);
+        span_out[d] += weight * element<kDtype>(values, base + d);
     }
     const float peak = std::max(running.peak, span.peak);
     const float keep = exp_scalar(running.peak - peak);
@@ -85,7 +99,7 @@ void attend_pair(const AttentionTile& t, int32_t pair) {
     running = {peak, running.total * keep + span.total * take};
     for (int32_t d = 0; d < t.head_dim; ++d) out[d] = out[d] * keep + span_out[d] * take;
   }
-  for (int32_t d = 0; d < t.head_dim; ++d) out[d] /= running.total;
+  for (int32_t d = 0; d < t.head_dim; ++d) out[d] = out[d] / running.total * t.value_scale;
 }
 
 template <KvDtype kDtype>
@@ -107,8 +121,14 @@ void attention_scalar(const AttentionTile& tile) {
       attend<KvDtype::kBF16>(tile);
       break;
     case KvDtype::kFp8Static:
+      attend<KvDtype::kFp8Static>(tile);
+      break;
     case KvDtype::kFp8Inline:
-      break;  // refused before any kernel runs (ops/attention.h)
+      attend<KvDtype::kFp8Inline>(tile);
+      break;
+    case KvDtype::kInt8Inline:
+      attend<KvDtype::kInt8Inline>(tile);
+      break;
   }
 }
 

@@ -26,6 +26,9 @@ constexpr Kernels kScalarKernels = {
     .scale = scale_scalar,
     .soft_cap = soft_cap_scalar,
     .attention = attention_scalar,
+    .load_values = load_values_scalar,
+    .store_values = store_values_scalar,
+    .raise_peaks = raise_peaks_scalar,
 };
 
 constexpr Kernels kAvx2Kernels = {
@@ -44,6 +47,9 @@ constexpr Kernels kAvx2Kernels = {
     .scale = scale_avx2,
     .soft_cap = soft_cap_avx2,
     .attention = attention_avx2,
+    .load_values = load_values_avx2,
+    .store_values = store_values_avx2,
+    .raise_peaks = raise_peaks_avx2,
 };
 
 constexpr Kernels kAvx512Kernels = {
@@ -62,6 +68,9 @@ constexpr Kernels kAvx512Kernels = {
     .scale = scale_avx512,
     .soft_cap = soft_cap_avx512,
     .attention = attention_avx512,
+    .load_values = load_values_avx512,
+    .store_values = store_values_avx512,
+    .raise_peaks = raise_peaks_avx512,
 };
 
 }  // namespace

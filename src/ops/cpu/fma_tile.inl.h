@@ -28,6 +28,18 @@ struct LoadBF16 {
   Vec operator()(size_t k) const { return load_bf16(data + k * stride); }
 };
 
+// e4m3 codes as value / 256 (load_e4m3); the factor is folded into what is computed with them.
+struct LoadE4m3 {
+  const uint8_t* data;
+  size_t stride;
+  Vec operator()(size_t k) const { return load_e4m3(data + k * stride); }
+};
+struct LoadI8 {
+  const int8_t* data;
+  size_t stride;
+  Vec operator()(size_t k) const { return to_float(widen_i8(data + k * stride)); }
+};
+
 template <int kRows, typename Loader>
 inline void fma_tile(Loader weights, int32_t depth, const float* x, size_t stride_x, float* out,
                      size_t stride_out) {

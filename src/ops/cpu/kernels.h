@@ -85,7 +85,8 @@ struct AttentionTile {
   size_t stride_q = 0;
   float* out = nullptr;  // like q
   size_t stride_out = 0;
-  float scale = 1;
+  float scale = 1;           // of every score, kFp8Static's scale of K included
+  float value_scale = 1;     // factor of the weighted values: kFp8Static's scale of V
   float softcap = 0;         // above 0: scores become softcap * tanh(score / softcap)
   float* scratch = nullptr;  // attention_scratch_floats(head_dim), 64-byte aligned
 };
@@ -97,12 +98,22 @@ inline constexpr int32_t kTilePairs = 32;
 inline constexpr int32_t kSpanTokens = 256;
 
 constexpr size_t round_up_16(size_t value) { return (value + 15) / 16 * 16; }
-// Queries, one span's scores, the span's and the running accumulators, one panel.
+// Queries, one span's scores, the span's and the running accumulators, one panel, the inline scales
+// of one span.
 constexpr size_t attention_scratch_floats(int32_t head_dim) {
   const size_t dim = round_up_16(static_cast<size_t>(head_dim));
   const size_t depth = dim > kSpanTokens ? dim : static_cast<size_t>(kSpanTokens);
-  return kTilePairs * (3 * dim + kSpanTokens) + depth * 16 + 2 * kTilePairs;
+  return kTilePairs * (3 * dim + kSpanTokens) + depth * 16 + 2 * kTilePairs + 2 * kSpanTokens;
 }
+
+// `count` values of one dtype. Value i's scale is scales[i * scale_step]: step 0 when they share
+// one, 1 when neighbours are tokens with scales of their own. Dtypes without scales ignore them.
+struct StoredValues {
+  KvDtype dtype = KvDtype::kF32;
+  int32_t count = 0;
+  const float* scales = nullptr;
+  int32_t scale_step = 0;
+};
 
 struct Kernels {
   Isa isa = Isa::kScalar;
@@ -125,8 +136,12 @@ struct Kernels {
   void (*add_scaled)(const float* x, float factor, int32_t columns, float* in_out);
   void (*scale)(float factor, int32_t columns, float* in_out);
   void (*soft_cap)(float cap, int32_t columns, float* in_out);  // cap * tanh(x / cap)
-  // Pages of F32, F16 or BF16.
-  void (*attention)(const AttentionTile& tile);
+  void (*attention)(const AttentionTile& tile);                 // pages of any dtype
+  // PageTrait's load and store, bit for bit on every instruction set.
+  void (*load_values)(const StoredValues& from, const std::byte* values, float* out);
+  void (*store_values)(const StoredValues& to, const float* x, std::byte* out);
+  // in_out[i] = max(in_out[i], |x[i]|), and NaN from the first NaN on.
+  void (*raise_peaks)(const float* x, int32_t count, float* in_out);
 };
 
 }  // namespace tandem::ops::cpu

@@ -68,6 +68,31 @@ inline Vec load_bf16(const uint16_t* p) {
   const auto* q = reinterpret_cast<const __m128i*>(p);
   return {widen_bf16(_mm_loadu_si128(q)), widen_bf16(_mm_loadu_si128(q + 1))};
 }
+// Eight of load_e4m3's codes, already in the low half of a register.
+inline __m256 widen_e4m3(__m128i codes) {
+  const __m128i words = _mm_slli_epi16(_mm_cvtepi8_epi16(codes), 7);
+  return _mm256_cvtph_ps(_mm_and_si128(words, _mm_set1_epi16(static_cast<int16_t>(0xBF80))));
+}
+// Sixteen e4m3 codes as value / 256, exactly; the NaN codes read as 480 / 256. A code's bits, moved
+// to where F16 has its exponent and mantissa, are the F16 number 2^-8 times as large (subnormals
+// too), and widening F16 costs no detour through denormal float32.
+inline Vec load_e4m3(const uint8_t* p) {
+  return {widen_e4m3(_mm_loadu_si64(p)), widen_e4m3(_mm_loadu_si64(p + 8))};
+}
+// Whether one of `bytes` e4m3 codes is NaN.
+inline bool any_nan_e4m3(const uint8_t* p, size_t bytes) {
+  const __m256i magnitude = _mm256_set1_epi8(0x7F);
+  __m256i largest = _mm256_setzero_si256();
+  size_t i = 0;
+  for (; i + 32 <= bytes; i += 32) {
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i));
+    largest = _mm256_max_epu8(largest, _mm256_and_si256(codes, magnitude));
+  }
+  for (; i < bytes; ++i) {
+    if ((p[i] & 0x7F) == 0x7F) return true;
+  }
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(largest, magnitude)) != 0;
+}
 // The first `count` lanes, the rest zero.
 inline Vec load_partial(const float* p, int count) {
   alignas(32) float lanes[16] = {};
@@ -107,6 +132,24 @@ inline IntVec add_i32(IntVec x, IntVec y) {
 }
 inline IntVec max_i32(IntVec x, IntVec y) {
   return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)};
+}
+inline IntVec sub_i32(IntVec x, IntVec y) {
+  return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
+inline IntVec min_i32(IntVec x, IntVec y) {
+  return {_mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)};
+}
+// x < y ? yes : no
+inline IntVec select_less(IntVec x, IntVec y, IntVec yes, IntVec no) {
+  return {_mm256_blendv_epi8(no.a, yes.a, _mm256_cmpgt_epi32(y.a, x.a)),
+          _mm256_blendv_epi8(no.b, yes.b, _mm256_cmpgt_epi32(y.b, x.b))};
+}
+inline Vec float_of_bits(IntVec x) { return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
+// The low halves of the lanes.
+inline void store_u16(uint16_t* p, IntVec x) {
+  const __m256i low = _mm256_set1_epi32(0xFFFF);
+  const __m256i words = _mm256_packus_epi32(_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(words, 0xD8));
 }
 inline Vec to_float(IntVec x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 inline IntVec to_int(Vec x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }

@@ -50,6 +50,29 @@ inline Vec load_bf16(const uint16_t* p) {
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
+// Sixteen e4m3 codes as value / 256, exactly; the NaN codes read as 480 / 256. A code's bits, moved
+// to where F16 has its exponent and mantissa, are the F16 number 2^-8 times as large (subnormals
+// too), and widening F16 costs no detour through denormal float32.
+inline Vec load_e4m3(const uint8_t* p) {
+  const __m256i words = _mm256_slli_epi16(
+      _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 7);
+  return {
+      _mm512_cvtph_ps(_mm256_and_si256(words, _mm256_set1_epi16(static_cast<int16_t>(0xBF80))))};
+}
+// Whether one of `bytes` e4m3 codes is NaN.
+inline bool any_nan_e4m3(const uint8_t* p, size_t bytes) {
+  const __m512i magnitude = _mm512_set1_epi8(0x7F);
+  __mmask64 found = 0;
+  size_t i = 0;
+  for (; i + 64 <= bytes; i += 64)
+    found |=
+        _mm512_cmpeq_epi8_mask(_mm512_and_si512(_mm512_loadu_si512(p + i), magnitude), magnitude);
+  if (i < bytes) {
+    const __m512i rest = _mm512_maskz_loadu_epi8((uint64_t{1} << (bytes - i)) - 1, p + i);
+    found |= _mm512_cmpeq_epi8_mask(_mm512_and_si512(rest, magnitude), magnitude);
+  }
+  return found != 0;
+}
 // The first `count` lanes, the rest zero.
 inline Vec load_partial(const float* p, int count) {
   return {_mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << count) - 1), p)};
@@ -73,6 +96,17 @@ inline IntVec bit_and(IntVec a, IntVec b) { return {_mm512_and_si512(a.v, b.v)};
 inline IntVec bit_or(IntVec a, IntVec b) { return {_mm512_or_si512(a.v, b.v)}; }
 inline IntVec add_i32(IntVec a, IntVec b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline IntVec max_i32(IntVec a, IntVec b) { return {_mm512_max_epi32(a.v, b.v)}; }
+inline IntVec sub_i32(IntVec a, IntVec b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+inline IntVec min_i32(IntVec a, IntVec b) { return {_mm512_min_epi32(a.v, b.v)}; }
+// a < b ? x : y
+inline IntVec select_less(IntVec a, IntVec b, IntVec x, IntVec y) {
+  return {_mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(a.v, b.v), y.v, x.v)};
+}
+inline Vec float_of_bits(IntVec a) { return {_mm512_castsi512_ps(a.v)}; }
+// The low halves of the lanes.
+inline void store_u16(uint16_t* p, IntVec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
 inline Vec to_float(IntVec a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline IntVec to_int(Vec a) { return {_mm512_cvtps_epi32(a.v)}; }
 inline IntVec bits_of(Vec a) { return {_mm512_castps_si512(a.v)}; }
