@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "hub/model_name.h"
 #include "observe/log.h"
+#include "protocol/representation.h"
 
 namespace tandem::cli {
 
@@ -37,7 +38,15 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
       model_required);
   options.value(name, "served-model-name", "NAME", "id in /v1/models; else the file's name");
   options.choice(numerics, "numerics", {"fast", "exact"},
-                 "fast: quantized activations, BF16 KV; exact: float32, for references");
+                 "fast: quantized activations; exact: float32, for references");
+  options.choice(
+      kv_dtype, "kv-dtype", kKvDtypeWords,
+      "what KV pages hold; auto: bf16, or f32 with exact numerics. fp8 (half of bf16) has "
+      "the checkpoint's scales, or none; fp8-inline and int8 a scale for each token and head");
+  options.list(kv_accept, "kv-accept", "WORD",
+               "KV of other workers that a decode worker takes although it would have computed "
+               "another: coarser (more rounded, such as fp8 for bf16), weights (of the same "
+               "--kv-lineage), path (another instruction set or numerics)");
   options.value(threads, "threads", "N",
                 "compute threads of a worker; 0: this machine's cores shared between its workers",
                 0, 256);
@@ -70,6 +79,8 @@ std::vector<std::string> WorkerFlags::words() const {
       model,
       "--numerics",
       numerics,
+      "--kv-dtype",
+      kv_dtype,
       "--threads",
       std::to_string(threads),
       "--kv-memory",
@@ -92,6 +103,10 @@ std::vector<std::string> WorkerFlags::words() const {
     out.push_back("--adapter");
     out.insert(out.end(), adapters.begin(), adapters.end());
   }
+  if (!kv_accept.empty()) {
+    out.push_back("--kv-accept");
+    out.insert(out.end(), kv_accept.begin(), kv_accept.end());
+  }
   if (!name.empty()) out.insert(out.end(), {"--served-model-name", name});
   if (!lineage.empty()) out.insert(out.end(), {"--kv-lineage", lineage});
   return out;
@@ -105,6 +120,9 @@ Result<worker::WorkerOptions> WorkerFlags::worker_options() const {
   options.model.model = model;
   options.model.name = name;
   options.model.numerics = numerics == "exact" ? model::Numerics::kExact : model::Numerics::kFast;
+  options.model.kv_dtype = kv_dtype_of(kv_dtype);
+  TANDEM_TRY(accepts, protocol::parse_kv_accepts(kv_accept));
+  options.kv_accepts = accepts;
   options.model.threads =
       threads > 0 ? threads
                   : static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
@@ -178,12 +196,14 @@ Signals::~Signals() {
 }
 
 void print_budget(const std::vector<BudgetLine>& lines) {
-  std::printf("memory          weights   activations   KV pages       KV tokens\n");
+  std::printf("memory          weights   activations   KV pages    of       KV tokens\n");
   model::MemoryBudget total;
   for (const auto& [name, memory] : lines) {
-    std::printf("%-12s %10s    %10s %10s  %14lld\n", name.c_str(),
+    std::printf("%-12s %10s    %10s %10s  %-10s %10lld\n", name.c_str(),
                 format_bytes(memory.weights).c_str(), format_bytes(memory.activations).c_str(),
-                format_bytes(memory.kv).c_str(), static_cast<long long>(memory.tokens));
+                format_bytes(memory.kv).c_str(),
+                std::string(ops::kv_dtype_name(memory.kv_dtype)).c_str(),
+                static_cast<long long>(memory.tokens));
     total.weights += memory.weights;
     total.activations += memory.activations;
     total.kv += memory.kv;

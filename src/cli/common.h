@@ -3,19 +3,31 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "config/options.h"
+#include "ops/page_layout.h"
 #include "worker/worker.h"
 
 namespace tandem::cli {
+
+// Words of --kv-dtype, "auto" first.
+inline const std::vector<std::string> kKvDtypeWords = {"auto", "f32",        "bf16",
+                                                       "fp8",  "fp8-inline", "int8"};
+inline std::optional<ops::KvDtype> kv_dtype_of(const std::string& word) {
+  return ops::parse_kv_dtype(word);  // nothing for "auto"
+}
 
 // The options that describe a worker, whoever starts it.
 struct WorkerFlags {
   std::string model;
   std::string name;
   std::string numerics = "fast";
+  std::string kv_dtype = "auto";
+  std::vector<std::string> kv_accept;
   int32_t threads = 0;  // 0: the cores, shared between this machine's workers
   config::Bytes kv_memory{size_t{512} << 20};
   int32_t block_tokens = 16;

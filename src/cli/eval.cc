@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/commands.h"
+#include "cli/common.h"
 #include "config/options.h"
 #include "eval/divergence.h"
 #include "eval/perplexity.h"
@@ -20,6 +21,7 @@ namespace {
 struct Common {
   std::string model;
   std::string numerics = "fast";
+  std::string kv_dtype = "auto";
   int32_t threads = 0;
   int32_t limit = 0;
   std::string resume;
@@ -28,7 +30,9 @@ struct Common {
     options.value(model, "model", "PATH",
                   "the model, run in this process: a path, ORG/NAME[:FILE] or scripted:FILE");
     options.choice(numerics, "numerics", {"fast", "exact"},
-                   "fast: quantized activations, BF16 KV; exact: float32");
+                   "fast: quantized activations; exact: float32");
+    options.choice(kv_dtype, "kv-dtype", kKvDtypeWords,
+                   "what KV pages hold; auto: bf16, or f32 with exact numerics");
     options.value(threads, "threads", "N", "compute threads; 0: all cores", 0, 256);
     options.value(limit, "limit", "N", limited, 0, 1 << 30);
     options.value(resume, "resume", "FILE",
@@ -46,6 +50,7 @@ struct Common {
     options.model = found.path;
     options.name = found.name;
     options.numerics = numerics == "exact" ? model::Numerics::kExact : model::Numerics::kFast;
+    options.kv_dtype = kv_dtype_of(kv_dtype);
     options.threads = thread_count();
     options.prefill_chunk = prefill_chunk;
     options.max_sequences = max_sequences;

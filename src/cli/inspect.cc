@@ -28,7 +28,8 @@ void print_config(const model::ModelConfig& config) {
   if (config.window > 0)
     std::printf("window           %d tokens in some layers; they give back KV that is older\n",
                 config.window);
-  for (const auto dtype : {ops::KvDtype::kBF16, ops::KvDtype::kF32}) {
+  for (const auto dtype : ops::kAllKvDtypes) {
+    if (dtype == ops::KvDtype::kF16) continue;  // no worker's choice
     const ops::PageLayout layout{dtype,           ops::kCpuLayoutId, config.layers,
                                  config.kv_heads, config.head_dim,   16};
     std::printf("KV, %-12s %zu bytes a token; 1 GiB holds %zu tokens\n",

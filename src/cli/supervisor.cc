@@ -59,6 +59,9 @@ Result<ChildReady> parse_ready(const std::string& line, const std::string& name)
   ready.memory.activations = static_cast<size_t>(number("activations"));
   ready.memory.kv = static_cast<size_t>(number("kv"));
   ready.memory.tokens = number("kv_tokens");
+  if (const JsonValue* dtype = json->find("kv_dtype"); dtype != nullptr && dtype->is_string()) {
+    ready.memory.kv_dtype = ops::parse_kv_dtype(dtype->as_string()).value_or(ready.memory.kv_dtype);
+  }
   if (const JsonValue* model = json->find("model")) ready.model = model->as_string();
   return ready;
 }

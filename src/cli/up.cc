@@ -21,6 +21,7 @@ struct Pool {
   const char* name;
   router::WorkerRole role;
   int32_t count;
+  std::string kv_dtype;  // "same": what --kv-dtype says
 };
 
 struct ModelChoice {
@@ -69,6 +70,7 @@ struct Planned {
 std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
                                   const std::vector<Pool>& pools, WorkerFlags flags,
                                   const std::string& secret) {
+  const std::string kv_dtype = flags.kv_dtype;
   int32_t workers = 0;
   for (const Pool& pool : pools) workers += pool.count * static_cast<int32_t>(models.size());
   const auto cores = static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
@@ -84,6 +86,7 @@ std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
         ChildSpec spec;
         spec.name = prefix + pool.name + "-" + std::to_string(i);
         spec.words = {"worker"};
+        flags.kv_dtype = pool.kv_dtype == "same" ? kv_dtype : pool.kv_dtype;
         const auto words = flags.words();
         spec.words.insert(spec.words.end(), words.begin(), words.end());
         spec.words.insert(spec.words.end(), {"--role", pool.name});
@@ -154,6 +157,14 @@ int run_up(const Arguments& arguments) {
                 "decode workers of each model; -1: 1 unless --unified is given", -1, 64);
   options.value(unified, "unified", "N", "workers of each model that do both, instead of a pair", 0,
                 64);
+  std::string prefill_kv_dtype = "same";
+  std::string decode_kv_dtype = "same";
+  std::vector<std::string> words = {"same"};
+  words.insert(words.end(), kKvDtypeWords.begin(), kKvDtypeWords.end());
+  options.choice(prefill_kv_dtype, "prefill-kv-dtype", words,
+                 "--kv-dtype of the prefill workers; same: as the others");
+  options.choice(decode_kv_dtype, "decode-kv-dtype", words,
+                 "--kv-dtype of the decode workers; same: as the others");
   options.example("tandem up models/smollm2-135m-instruct.Q4_1.gguf");
   options.example(
       "tandem up model.gguf --port 9000 --prefill 1 --decode 2 --kv-memory 2G --api-key SECRET");
@@ -187,9 +198,10 @@ int run_up(const Arguments& arguments) {
   observe::set_log_level(flags.log_level);
   observe::set_log_name("router");
   const std::string secret = shared_secret().empty() ? numerics::random_hex(32) : shared_secret();
-  const std::vector<Pool> pools = {{"prefill", router::WorkerRole::kPrefill, prefill},
-                                   {"decode", router::WorkerRole::kDecode, decode},
-                                   {"unified", router::WorkerRole::kUnified, unified}};
+  const std::vector<Pool> pools = {
+      {"prefill", router::WorkerRole::kPrefill, prefill, prefill_kv_dtype},
+      {"decode", router::WorkerRole::kDecode, decode, decode_kv_dtype},
+      {"unified", router::WorkerRole::kUnified, unified, "same"}};
   const std::vector<Planned> planned = plan_workers(models, pools, flags, secret);
   std::vector<ChildSpec> specs;
   specs.reserve(planned.size());

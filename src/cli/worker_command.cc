@@ -30,6 +30,8 @@ void tell_supervisor(int descriptor, const worker::Worker& worker) {
   ready.set("weights", JsonValue::unsigned_integer(worker.memory().weights));
   ready.set("activations", JsonValue::unsigned_integer(worker.memory().activations));
   ready.set("kv", JsonValue::unsigned_integer(worker.memory().kv));
+  ready.set("kv_dtype",
+            JsonValue::string(std::string(ops::kv_dtype_name(worker.memory().kv_dtype))));
   ready.set("kv_tokens", JsonValue::integer(worker.memory().tokens));
   const std::string line = ready.dump() + "\n";
   if (write(descriptor, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {

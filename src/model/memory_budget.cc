@@ -48,6 +48,7 @@ Result<MemoryBudget> plan_memory(const ModelMemory& memory, const ops::PageLayou
   MemoryBudget budget;
   budget.weights = memory.weights;
   budget.activations = memory.activations;
+  budget.kv_dtype = layout.dtype;
   budget.block_tokens = layout.block_tokens;
   budget.page_stride = (layout.page_bytes() + 63) / 64 * 64;
   const size_t pages =

@@ -18,6 +18,7 @@ struct MemoryBudget {  // bytes unless said
   size_t activations = 0;
   size_t kv = 0;           // pages * page_stride
   size_t page_stride = 0;  // a page's bytes rounded up to 64
+  ops::KvDtype kv_dtype = ops::KvDtype::kBF16;
   int32_t block_tokens = 0;
   int32_t pages = 0;
   int32_t growing_groups = 1;  // page groups without a window: a page for each block

@@ -27,6 +27,7 @@ void fields(F& f, HelloFrame& x) {
   f(13, x.nonce), f(14, x.proof), f(15, x.arena_bytes), f(16, x.pages_offset), f(17, x.page_stride),
       f(18, x.page_count);
   f(19, x.windows), f(20, x.layer_places), f(21, x.instance);
+  f(22, x.kv_scales), f(23, x.weights), f(24, x.accepts);
 }
 template <typename F>
 void fields(F& f, ProofFrame& x) {

@@ -50,9 +50,14 @@ struct HelloFrame {
   uint32_t version_max = kHandoffVersion;
   std::string role;    // "prefill", "decode", "unified"
   uint64_t epoch = 0;  // grows with every start of the process (see kv/handoff/peer_registry.h)
-  std::string instance = {};   // the worker's name, the same after a restart; empty: it has none
-  std::string lineage;         // KV lineage of the model (I5)
-  std::string representation;  // dtype, layout and numeric path
+  std::string instance = {};  // the worker's name, the same after a restart; empty: it has none
+  std::string lineage;        // KV lineage of the model (I5)
+  // The representation of its pages (protocol/representation.h) is this, kv_dtype, layout_id,
+  // kv_scales and weights.
+  std::string representation;   // numeric path
+  std::string kv_scales = "1";  // digest of the model's static FP8 scales
+  std::string weights = {};     // format of the weights
+  uint32_t accepts = 0;         // KvAccept: what it takes as a receiver
   uint32_t block_tokens = 0;
   uint32_t kv_dtype = 0;
   uint32_t layout_id = 0;

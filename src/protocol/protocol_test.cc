@@ -60,6 +60,12 @@ TEST(HandoffFrames, RoundTrip) {
   hello.layer_places = {1, 0, 0, 0};
   EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).windows, hello.windows);
   EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).layer_places, hello.layer_places);
+  hello.kv_scales = "0123456789abcdef";
+  hello.weights = "Q4_1";
+  hello.accepts = 5;
+  EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).kv_scales, hello.kv_scales);
+  EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).weights, hello.weights);
+  EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).accepts, hello.accepts);
   const auto abort = std::get<AbortFrame>(round_trip(AbortFrame{key, 400, "code", "message"}));
   EXPECT_EQ(abort.status, 400U);
 }

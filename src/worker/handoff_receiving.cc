@@ -76,7 +76,10 @@ boost::asio::awaitable<void> HandoffService::dial(uint64_t /*key*/, std::string 
 }
 
 void HandoffService::begin_receive(uint64_t key) {
-  run_receive(key, receiving_.at(key).handoff.open(now()));
+  Receiving& receiving = receiving_.at(key);
+  if (const auto peer = peers_.find(receiving.peer); peer != peers_.end())
+    receiving.handoff.set_source_page_bytes(peer->second.importer.source_page_bytes());
+  run_receive(key, receiving.handoff.open(now()));
 }
 
 void HandoffService::on_receiver_frame(PeerId peer, const HandoffFrame& frame) {
@@ -170,31 +173,40 @@ void HandoffService::reserve(uint64_t key, const kv::ReservePages& action) {
       });
 }
 
+bool HandoffService::copy_page(Peer& peer, const protocol::PageTag& source, uint32_t layer,
+                               std::byte* page) {
+  PageImporter& importer = peer.importer;
+  const int32_t slot = places_[layer].slot;
+  std::byte* const target = page + importer.target_offset(slot);
+  const std::span<std::byte> into =
+      importer.converts() ? importer.staging() : std::span(target, importer.source_layer_bytes());
+  if (!peer.connection->arena()->copy(source.page, source.generation, importer.source_offset(slot),
+                                      into)) {
+    return false;
+  }
+  if (importer.converts()) importer.convert(static_cast<int32_t>(layer), into.data(), target);
+  return true;
+}
+
 void HandoffService::copy(uint64_t key, const kv::CopyPages& action) {
   Receiving& receiving = receiving_.at(key);
   const auto peer = peers_.find(receiving.peer);
-  const device::RemoteArena* remote =
-      peer == peers_.end() ? nullptr : peer->second.connection->arena();
-  const ops::PageLayout& layout = engine_.layout();
-  const ops::LayerPlace place = places_[action.layer];
-  const size_t offset = layout.k_offset(place.slot, 0);
-  const size_t bytes = layout.layer_bytes();
-  bool intact = remote != nullptr;
+  const bool reachable = peer != peers_.end() && peer->second.connection->arena() != nullptr;
+  const auto group = static_cast<size_t>(places_[action.layer].group);
+  bool intact = reachable;
   for (size_t i = 0; i < action.source.size() && intact; ++i) {
     const size_t block = action.first_block + i;
-    const kv::PageTag target =
-        receiving.pages.pages[block * shape_.groups() + static_cast<size_t>(place.group)];
+    const kv::PageTag target = receiving.pages.pages[block * shape_.groups() + group];
     std::byte* page =
         arena_.pages() + static_cast<size_t>(target.page) * arena_.shape().page_stride;
-    intact = remote->copy(action.source[i].page, action.source[i].generation, offset,
-                          {page + offset, bytes});
+    intact = copy_page(peer->second, action.source[i], action.layer, page);
+    receiving.bytes += peer->second.importer.source_layer_bytes();
   }
-  receiving.bytes += bytes * action.source.size();
   run_receive(key, receiving.handoff.on_copied(action.layer, action.first_block,
                                                static_cast<uint32_t>(action.source.size()),
-                                               intact              ? kv::CopyResult::kIntact
-                                               : remote == nullptr ? kv::CopyResult::kFailed
-                                                                   : kv::CopyResult::kStale,
+                                               intact       ? kv::CopyResult::kIntact
+                                               : !reachable ? kv::CopyResult::kFailed
+                                                            : kv::CopyResult::kStale,
                                                now()));
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "observe/log.h"
+#include "ops/cpu/dispatch.h"
 
 namespace tandem::worker {
 
@@ -55,6 +56,7 @@ HandoffService::HandoffService(engine::Engine& engine, const device::SharedArena
     : engine_(engine),
       arena_(arena),
       options_(std::move(options)),
+      kernels_(ops::cpu::kernels_for(ops::cpu::machine_isa())),
       places_(layer_places(engine.page_groups())),
       shape_(shape_of(engine.layout(), engine.page_groups())),
       sent_bytes_(
@@ -118,7 +120,9 @@ bool HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection>&
     connection->close();
     return false;
   }
-  peers_[id] = Peer{connection, std::move(address)};
+  peers_.insert_or_assign(id, Peer{connection, std::move(address),
+                                   PageImporter(kernels_, connection->peer(), engine_.layout(),
+                                                engine_.model().kv_scales())});
   connection->start([this, id](HandoffFrame frame) { on_frame(id, std::move(frame)); },
                     [this, id] { on_peer_closed(id); });
   return true;

@@ -27,6 +27,7 @@
 #include "net/reactor.h"
 #include "observe/metrics.h"
 #include "protocol/request.h"
+#include "worker/page_importer.h"
 
 namespace tandem::worker {
 
@@ -75,7 +76,8 @@ class HandoffService {
  private:
   struct Peer {
     std::shared_ptr<kv::PeerConnection> connection;
-    std::string address;  // of a peer that this side dialed
+    std::string address;    // of a peer that this side dialed
+    PageImporter importer;  // of that peer's pages
   };
   struct Sending {
     kv::SendHandoff handoff;
@@ -117,6 +119,9 @@ class HandoffService {
   void finish_send(Sending& sending, const kv::SendFinished& finished);
   void reserve(uint64_t key, const kv::ReservePages& action);
   void copy(uint64_t key, const kv::CopyPages& action);
+  // One layer of one page of the peer into `page` of this side, converted if need be; false when
+  // the source page has been given to others meanwhile.
+  bool copy_page(Peer& peer, const protocol::PageTag& source, uint32_t layer, std::byte* page);
   void start_sequence(uint64_t key, const kv::StartSequence& action);
   void begin_receive(uint64_t key);
   boost::asio::awaitable<void> dial(uint64_t key, std::string address);
@@ -128,6 +133,7 @@ class HandoffService {
   engine::Engine& engine_;
   const device::SharedArena& arena_;
   HandoffServiceOptions options_;
+  const ops::cpu::Kernels& kernels_;     // for conversions, whose bits are the same with all
   std::vector<ops::LayerPlace> places_;  // by layer of the model
   kv::HandoffShape shape_;
   observe::Counter sent_bytes_, received_bytes_, sent_, received_, failed_, fenced_;

@@ -121,6 +121,8 @@ awaitable<void> Worker::Routes::info(Request&, Responder& responder) {
   out.set("block_tokens", JsonValue::integer(worker.options_.block_tokens));
   out.set("handoff_address", JsonValue::string(worker.handoffs_->address()));
   out.set("pages_total", JsonValue::integer(worker.memory_.pages));
+  out.set("kv_dtype", JsonValue::string(std::string(ops::kv_dtype_name(worker.memory_.kv_dtype))));
+  out.set("page_bytes", JsonValue::unsigned_integer(worker.engine_->layout().page_bytes()));
   out.set("token_capacity", JsonValue::integer(worker.engine_->token_capacity()));
   co_await send_json(responder, 200, out.dump());
 }

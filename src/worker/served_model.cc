@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "engine/scripted_model.h"
@@ -59,6 +60,15 @@ Status load_adapters(std::vector<AdapterSource> adapters, ServedModel& served) {
   return {};
 }
 
+std::string weights_format(const weights::Checkpoint& checkpoint) {
+  std::map<weights::Format, size_t> bytes;
+  for (const weights::Tensor& tensor : checkpoint.tensors())
+    bytes[tensor.format] += tensor.bytes.size();
+  const auto most =
+      std::ranges::max_element(bytes, {}, [](const auto& entry) { return entry.second; });
+  return most == bytes.end() ? "" : std::string(weights::format_name(most->first));
+}
+
 }  // namespace
 
 Result<ServedModel> load_served_model(const ServedModelOptions& options) {
@@ -74,6 +84,7 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
   }
   TANDEM_TRY(checkpoint, weights::Checkpoint::open(path));
   TANDEM_CHECK(load_text(checkpoint, script.chat_template, served));
+  served.weights = scripted ? "scripted" : weights_format(checkpoint);
   served.lineage = !options.lineage.empty() ? options.lineage : engine::lineage_of(checkpoint);
   if (scripted) {
     served.lineage += "/" + options.model;
@@ -84,7 +95,9 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
     TANDEM_CHECK(load_adapters(options.adapters, served));
     return served;
   }
-  TANDEM_TRY(pages, model::read_model_pages(checkpoint, options.numerics, options.block_tokens));
+  const ops::KvDtype kv_dtype =
+      options.kv_dtype.value_or(model::default_kv_dtype(options.numerics));
+  TANDEM_TRY(pages, model::read_model_pages(checkpoint, kv_dtype, options.block_tokens));
   int32_t context = pages.config.context_length;
   served.prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : context;
   if (options.kv_bytes > 0) {
@@ -99,6 +112,7 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
                                         .threads = options.threads,
                                         .max_rows = served.prefill_chunk + options.max_sequences,
                                         .served_context = context,
+                                        .kv_dtype = kv_dtype,
                                         .isa = ""}));
   served.model = std::move(loaded);
   if (served.tokenizer->vocab_size() > served.model->config().vocab) {

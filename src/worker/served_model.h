@@ -22,6 +22,7 @@ struct ServedModelOptions {
   std::string model;  // path of a GGUF, or "scripted:FILE"
   std::string name;   // served id; empty: the file's name without its ending
   model::Numerics numerics = model::Numerics::kFast;
+  std::optional<ops::KvDtype> kv_dtype = {};  // none: model::default_kv_dtype()
   int32_t threads = 1;
   int32_t prefill_chunk = 256;  // 0: as long as the model's context
   int32_t max_sequences = 64;
@@ -37,6 +38,7 @@ struct ServedModel {
   std::optional<text::ChatTemplate> chat_template;
   std::string name;
   std::string lineage;                // with the adapters' digests: their KV is theirs alone
+  std::string weights;                // the format that most of the weights' bytes have
   std::vector<std::string> adapters;  // names, sorted
   int32_t prefill_chunk = 0;          // never 0 here
 };

@@ -83,7 +83,11 @@ Status Worker::start() {
   hello.instance = instance_name(options_);
   hello.lineage = served_.lineage;
   hello.representation = served_.model->numeric_path();
-  const std::string identity = hello.lineage + "/" + hello.representation;
+  hello.kv_scales = served_.model->kv_scales().digest();
+  hello.weights = served_.weights;
+  hello.accepts = options_.kv_accepts;
+  const std::string identity = hello.lineage + "/" + hello.representation + "/" +
+                               std::string(ops::kv_dtype_name(layout.dtype));
   fingerprint_ =
       "fp_" + numerics::to_hex(numerics::sha256(std::as_bytes(std::span(identity)))).substr(0, 10);
   hello.block_tokens = static_cast<uint32_t>(layout.block_tokens);
@@ -92,6 +96,10 @@ Status Worker::start() {
   hello.kv_heads = static_cast<uint32_t>(layout.kv_heads);
   hello.head_dim = static_cast<uint32_t>(layout.head_dim);
   describe_groups(groups, hello);
+  metrics_
+      .gauge("tandem_kv_bytes_per_token", "Bytes of KV pages that each further token takes.",
+             {{"kv_dtype", std::string(ops::kv_dtype_name(layout.dtype))}})
+      .set(static_cast<double>(memory_.bytes_per_token()));
   engine::EngineOptions engine_options;
   engine_options.prefill_chunk = options_.prefill_chunk;
   engine_options.max_sequences = options_.max_sequences;

@@ -33,6 +33,7 @@ struct WorkerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;
   size_t kv_bytes = size_t{512} << 20;
+  uint32_t kv_accepts = 0;  // protocol::KvAccept, as a receiver
   int32_t block_tokens = 16;
   int32_t prefill_chunk = 256;
   int32_t max_sequences = 64;

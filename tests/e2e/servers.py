@@ -235,11 +235,13 @@ def children(pid):
 class Cluster:
     """Workers and a router as separate processes, so that tests can stop and kill each of them."""
 
-    def __init__(self, launch, model, prefill=1, decode=1, unified=0, worker_options=(), router_options=()):
+    def __init__(self, launch, model, prefill=1, decode=1, unified=0, worker_options=(), router_options=(),
+                 role_options=None):
         self.roles = {"prefill": [], "decode": [], "unified": []}
         for role, count in (("prefill", prefill), ("decode", decode), ("unified", unified)):
             for i in range(count):
                 process = launch(f"{role}{i}", "worker", model, "--role", role, "--port", "0", *worker_options,
+                                 *(role_options or {}).get(role, ()),
                                  env={"TANDEM_SECRET": SECRET})
                 self.roles[role].append(process)
         for process in self.workers:

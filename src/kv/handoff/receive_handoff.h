@@ -78,6 +78,10 @@ class ReceiveHandoff {
   ReceiveHandoff(std::string id, uint32_t attempt, SendHandoff::Shape shape,
                  HandoffTimeouts timeouts, HandoffRanks ranks = {}, ReceiveFaults faults = {});
 
+  // When the sender's pages are of another size than this side's: what its counts of bytes mean.
+  // Before open().
+  void set_source_page_bytes(uint64_t bytes) { shape_.page_bytes = bytes; }
+
   ReceiveActions open(TimePoint now);
   ReceiveActions on_offer(const protocol::OfferFrame& frame, TimePoint now);
   // Pages exist for all that is live at the prompt's end; in group g those before block

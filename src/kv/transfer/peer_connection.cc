@@ -18,6 +18,7 @@
 #include "kv/transfer/file_passing.h"
 #include "numerics/hmac.h"
 #include "observe/log.h"
+#include "protocol/representation.h"
 
 namespace tandem::kv {
 namespace {
@@ -194,7 +195,7 @@ awaitable<Status> Connection::hello_as_dialer() {
   auto theirs = co_await expect_frame<HelloFrame>(socket_);
   if (!theirs) co_return tl::unexpected(theirs.error());
   peer_ = std::move(*theirs);
-  if (auto fits = check_compatible(options_.hello, peer_); !fits) co_return fits;
+  if (auto fits = check_compatible(peer_, options_.hello); !fits) co_return fits;
   if (!numerics::equal_constant_time(
           peer_.proof, proof_of(options_.secret, "listener", hello.nonce, peer_.nonce))) {
     co_return make_error(502, "handoff_refused",
@@ -325,30 +326,37 @@ class UnixListener final : public PeerListener {
 
 }  // namespace
 
-Status check_compatible(const HelloFrame& mine, const HelloFrame& theirs) {
+Status check_compatible(const HelloFrame& sender, const HelloFrame& receiver) {
   const auto refuse = [](const std::string& what) {
     return make_error(502, "handoff_refused", "The two workers cannot exchange KV: " + what + ".");
   };
-  if (theirs.version_min > mine.version_max || theirs.version_max < mine.version_min) {
-    return refuse("they speak handoff versions " + std::to_string(theirs.version_min) + " to " +
-                  std::to_string(theirs.version_max) + " and " + std::to_string(mine.version_min) +
-                  " to " + std::to_string(mine.version_max));
+  if (sender.version_min > receiver.version_max || sender.version_max < receiver.version_min) {
+    return refuse("they speak handoff versions " + std::to_string(sender.version_min) + " to " +
+                  std::to_string(sender.version_max) + " and " +
+                  std::to_string(receiver.version_min) + " to " +
+                  std::to_string(receiver.version_max));
   }
-  if (theirs.lineage != mine.lineage) return refuse("they serve different models");
+  if (sender.lineage != receiver.lineage) return refuse("they serve different models");
   const auto numbers = [](const HelloFrame& hello) {
     return std::to_string(hello.layers) + " layers, " + std::to_string(hello.kv_heads) +
            " KV heads of " + std::to_string(hello.head_dim) + ", blocks of " +
-           std::to_string(hello.block_tokens) + ", dtype " + std::to_string(hello.kv_dtype) +
-           ", layout " + std::to_string(hello.layout_id);
+           std::to_string(hello.block_tokens);
   };
-  if (numbers(theirs) != numbers(mine))
-    return refuse("their pages differ (" + numbers(theirs) + " against " + numbers(mine) + ")");
-  if (theirs.windows != mine.windows || theirs.layer_places != mine.layer_places)
-    return refuse("they deal the model's layers into page groups in different ways");
-  if (theirs.representation != mine.representation) {
-    return refuse("their KV is computed in different ways (" + theirs.representation + " against " +
-                  mine.representation + ")");
+  if (numbers(sender) != numbers(receiver)) {
+    return refuse("their pages differ (" + numbers(sender) + " against " + numbers(receiver) + ")");
   }
+  if (sender.windows != receiver.windows || sender.layer_places != receiver.layer_places)
+    return refuse("they deal the model's layers into page groups in different ways");
+  const auto representation = [](const HelloFrame& hello) {
+    return protocol::Representation{.kv_dtype = hello.kv_dtype,
+                                    .layout_id = hello.layout_id,
+                                    .numeric_path = hello.representation,
+                                    .kv_scales = hello.kv_scales,
+                                    .weights = hello.weights};
+  };
+  const auto verdict =
+      protocol::decide_reading(representation(sender), representation(receiver), receiver.accepts);
+  if (verdict.reading == protocol::Reading::kRefused) return refuse(verdict.reason);
   return {};
 }
 

@@ -35,8 +35,9 @@ struct PeerOptions {
   size_t max_queued_bytes = size_t{64} << 20;  // beyond: the peer does not read, and is dropped
 };
 
-// Error 502 with the reason when the two sides cannot exchange KV.
-Status check_compatible(const protocol::HelloFrame& mine, const protocol::HelloFrame& theirs);
+// Error 502 with the reason when `receiver` cannot take KV from `sender`. (The side that dials
+// receives.)
+Status check_compatible(const protocol::HelloFrame& sender, const protocol::HelloFrame& receiver);
 
 class PeerConnection {
  public:

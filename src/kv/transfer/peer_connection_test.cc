@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "protocol/representation.h"
+
 namespace tandem::kv {
 namespace {
 
@@ -108,6 +110,39 @@ TEST_F(PeerTest, RefusesAnotherSecretModelOrLayout) {
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("versions"), std::string::npos);
   EXPECT_FALSE(accepted_);
+}
+
+// The listener sends, the dialer receives: BF16 pages are read into FP8 ones, the other way only by
+// the receiver's choice, and the dialer hears why not.
+TEST_F(PeerTest, WhichRepresentationIsReadDependsOnTheDirection) {
+  constexpr uint32_t kBF16 = 2;
+  constexpr uint32_t kFp8 = 3;
+  options_.hello.kv_dtype = kBF16;
+  listen();
+  auto other = options_;
+  other.hello.kv_dtype = kFp8;
+  EXPECT_TRUE(dial(other));
+  accepted_.reset();
+  listener_.reset();
+  options_.hello.kv_dtype = kFp8;
+  listen();
+  other.hello.kv_dtype = kBF16;
+  const auto refused = dial(other);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, "handoff_refused");
+  EXPECT_NE(refused.error().message.find("stored as fp8 and would be read as bf16"),
+            std::string::npos)
+      << refused.error().message;
+  EXPECT_FALSE(accepted_);
+  other.hello.accepts = protocol::kAcceptCoarser;
+  EXPECT_TRUE(dial(other));
+  other.hello.kv_dtype = kFp8;
+  other.hello.accepts = 0;
+  EXPECT_TRUE(dial(other));
+  other.hello.kv_scales = "0011223344556677";
+  const auto scaled = dial(other);
+  ASSERT_FALSE(scaled);
+  EXPECT_NE(scaled.error().message.find("scales"), std::string::npos) << scaled.error().message;
 }
 
 TEST_F(PeerTest, NobodyListeningIsAnErrorAtOnce) {
