@@ -24,3 +24,22 @@ if(UCX_FOUND)
 else()
   message(STATUS "UCX is not installed (libucx-dev): its transport module is not built")
 endif()
+
+tandem_module(tandem_transport_mooncake modules/mooncake/mooncake_module.cc
+  modules/mooncake/mooncake_engine.cc modules/mooncake/mooncake_functions.cc)
+target_link_libraries(tandem_transport_mooncake PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+tandem_module(stub_transfer_engine modules/mooncake/stub_engine.cc)  # stands in for Mooncake in tests
+target_link_libraries(stub_transfer_engine PRIVATE Threads::Threads)
+tandem_module_conformance(module_mooncake tandem_transport_mooncake
+  "TANDEM_TRANSPORT_MODULE_SETTINGS=library=$<TARGET_FILE:stub_transfer_engine>")
+
+add_executable(modules_test modules/module_support_test.cc modules/mooncake/mooncake_module_test.cc)
+target_include_directories(modules_test PRIVATE ${CMAKE_SOURCE_DIR}/modules)
+target_link_libraries(modules_test PRIVATE tandem_kv_transfer GTest::gtest_main)
+target_compile_definitions(modules_test PRIVATE
+  TANDEM_MOONCAKE_MODULE="$<TARGET_FILE:tandem_transport_mooncake>"
+  TANDEM_STUB_LIBRARY="$<TARGET_FILE:stub_transfer_engine>")
+add_dependencies(modules_test tandem_transport_mooncake stub_transfer_engine)
+set_target_properties(modules_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+add_test(NAME modules COMMAND modules_test)
+set_tests_properties(modules PROPERTIES TIMEOUT 120)

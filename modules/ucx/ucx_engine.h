@@ -89,6 +89,7 @@ struct tandem_transport_engine {
                uint64_t batch, uint32_t timeout_ms, tandem_transport_error* error);
   uint32_t poll(tandem_transport_completion* out, uint32_t capacity);
   void wait(uint32_t timeout_ms);
+  void wake() const { waker.wake(); }
 
   void complete(UcxBatch* batch, int32_t status);
   void piece_ended(UcxBatch* batch, uint64_t bytes, ucs_status_t status);
