@@ -51,12 +51,30 @@ int run_worker(const Arguments& arguments) {
   std::string role = "unified";
   std::string host = "127.0.0.1";
   uint16_t port = 8100;
-  std::string handoff_path;
+  std::string handoff_listen;
+  std::string handoff_host;
+  kv::TransportOptions transports;
+  kv::TlsFiles tls;
   options.choice(role, "role", {"prefill", "decode", "unified"}, "what the worker is for");
   options.value(host, "host", "ADDRESS", "address to listen on");
   options.value(port, "port", "PORT", "port to listen on; 0: the system picks");
-  options.value(handoff_path, "handoff-socket", "PATH",
-                "Unix socket where decode workers take KV over; else one under TMPDIR");
+  options.value(handoff_listen, "handoff-listen", "ADDRESS",
+                "where decode workers take KV over: unix:/path, tcp:host:port or tls:host:port; "
+                "else a Unix socket under TMPDIR");
+  options.value(handoff_host, "handoff-host", "HOST",
+                "the host that decode workers dial, if it is another than they see in "
+                "--handoff-listen (0.0.0.0 needs it)");
+  options.value(transports.choice, "kv-transport", "NAME",
+                "how page bytes travel: auto, shm, tcp or a module's name");
+  options.value(transports.module, "kv-transport-module", "PATH",
+                "a transport module to load (see the operator guide)");
+  options.value(transports.module_settings, "kv-transport-settings", "LINES",
+                "key=value lines for the module");
+  options.value(tls.certificate, "handoff-tls-cert", "FILE",
+                "this worker's certificate for tls: addresses (PEM, with its chain)");
+  options.value(tls.key, "handoff-tls-key", "FILE", "the certificate's key (PEM)");
+  options.value(tls.authorities, "handoff-tls-ca", "FILE",
+                "who signs the workers' certificates (PEM)");
   options.example(
       "tandem worker models/smollm2-135m-instruct.Q4_1.gguf --role prefill --port 8101");
   options.example(
@@ -84,7 +102,10 @@ int run_worker(const Arguments& arguments) {
   made->role = *worker::parse_role(role);
   made->host = host;
   made->port = port;
-  made->handoff_path = handoff_path;
+  made->handoff_listen = handoff_listen;
+  made->handoff_host = handoff_host;
+  made->transports = transports;
+  made->handoff_tls = tls;
   const char* log_name = std::getenv("TANDEM_LOG_NAME");
   observe::set_log_name(log_name == nullptr ? role : log_name);
   auto loaded = worker::Worker::create(std::move(*made));
@@ -103,7 +124,7 @@ int run_worker(const Arguments& arguments) {
     std::fflush(stdout);
   }
   worker->run();
-  return 0;
+  return worker->must_restart() ? 1 : 0;
 }
 
 }  // namespace tandem::cli

@@ -99,54 +99,12 @@ bool RemoteSegment::owner_alive() const {
   return fcntl(descriptor_, F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
 }
 
-Result<std::unique_ptr<RemoteArena>> RemoteArena::map(int descriptor, const ArenaShape& shape) {
-  struct Closer {
-    int descriptor;
-    ~Closer() { close(descriptor); }
-  } closer{descriptor};
-  const auto bad = [](const char* why) {
-    return make_error(502, "handoff_protocol",
-                      std::string("The peer's KV arena cannot be mapped: ") + why + ".");
-  };
-  struct stat info{};
-  if (fstat(descriptor, &info) != 0 || info.st_size < 0) return bad("its descriptor is not a file");
-  if (static_cast<uint64_t>(info.st_size) < shape.segment_bytes)
-    return bad("it is smaller than it claims");
-  const int seals = fcntl(descriptor, F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return bad("it could shrink under this process");
+bool is_sound(const ArenaShape& shape) {
   constexpr uint64_t kMost = uint64_t{1} << 46;
-  if (shape.page_count > kMost / 8 || shape.page_stride == 0 || shape.page_stride > kMost ||
-      shape.pages_offset < shape.page_count * sizeof(uint64_t) ||
-      shape.pages_offset > shape.segment_bytes ||
-      shape.page_count > (shape.segment_bytes - shape.pages_offset) / shape.page_stride) {
-    return bad("its shape is inconsistent");
-  }
-  void* base = mmap(nullptr, shape.segment_bytes, PROT_READ, MAP_SHARED, descriptor, 0);
-  if (base == MAP_FAILED) return bad(std::strerror(errno));
-  std::unique_ptr<RemoteArena> arena(new RemoteArena);
-  arena->base_ = static_cast<const std::byte*>(base);
-  arena->shape_ = shape;
-  return arena;
-}
-
-RemoteArena::~RemoteArena() {
-  if (base_ != nullptr) munmap(const_cast<std::byte*>(base_), shape_.segment_bytes);
-}
-
-bool RemoteArena::copy(int32_t page, uint64_t generation, size_t offset,
-                       std::span<std::byte> out) const {
-  if (page < 0 || static_cast<uint64_t>(page) >= shape_.page_count || offset > shape_.page_stride ||
-      out.size() > shape_.page_stride - offset) {
-    return false;
-  }
-  std::memcpy(
-      out.data(),
-      base_ + shape_.pages_offset + static_cast<uint64_t>(page) * shape_.page_stride + offset,
-      out.size());
-  std::atomic_thread_fence(std::memory_order_acquire);  // after the copy
-  // atomic_ref wants a mutable object; this is a load of memory that this process cannot write.
-  auto* table = const_cast<uint64_t*>(reinterpret_cast<const uint64_t*>(base_));
-  return std::atomic_ref<uint64_t>(table[page]).load(std::memory_order_relaxed) == generation;
+  return shape.segment_bytes <= kMost && shape.page_count <= kMost / 8 && shape.page_stride > 0 &&
+         shape.page_stride <= kMost && shape.pages_offset >= shape.page_count * sizeof(uint64_t) &&
+         shape.pages_offset <= shape.segment_bytes &&
+         shape.page_count <= (shape.segment_bytes - shape.pages_offset) / shape.page_stride;
 }
 
 }  // namespace tandem::device

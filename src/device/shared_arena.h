@@ -23,6 +23,8 @@ struct ArenaShape {
   uint64_t page_stride = 0;
   uint64_t page_count = 0;
 };
+// False for a shape in which pages or generations would lie outside the segment.
+bool is_sound(const ArenaShape& shape);
 
 class SharedArena {
  public:
@@ -33,6 +35,7 @@ class SharedArena {
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
+  std::span<std::byte> segment() const { return {base_, shape_.segment_bytes}; }
   std::byte* pages() const { return base_ + shape_.pages_offset; }
   const ArenaShape& shape() const { return shape_; }
   int read_only_descriptor() const { return read_only_; }
@@ -66,26 +69,6 @@ class RemoteSegment {
   RemoteSegment() = default;
   std::span<const std::byte> bytes_;
   int descriptor_ = -1;
-};
-
-// A peer's arena, mapped read-only.
-class RemoteArena {
- public:
-  // Takes `descriptor`. Error 502 "handoff_protocol" when the segment is smaller than `shape`
-  // claims.
-  static Result<std::unique_ptr<RemoteArena>> map(int descriptor, const ArenaShape& shape);
-  ~RemoteArena();
-  RemoteArena(const RemoteArena&) = delete;
-  RemoteArena& operator=(const RemoteArena&) = delete;
-
-  // Copies bytes [offset, offset + out.size()) of `page`; true when the page held `generation`
-  // throughout.
-  bool copy(int32_t page, uint64_t generation, size_t offset, std::span<std::byte> out) const;
-
- private:
-  RemoteArena() = default;
-  const std::byte* base_ = nullptr;
-  ArenaShape shape_;
 };
 
 }  // namespace tandem::device

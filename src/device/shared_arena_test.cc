@@ -11,19 +11,24 @@
 namespace tandem::device {
 namespace {
 
-TEST(SharedArena, APeerReadsPagesAndNoticesReuse) {
+TEST(SharedArena, APeerSeesPagesGenerationsAndTheOwnersEnd) {
   auto arena = SharedArena::create(1000, 4);
   ASSERT_TRUE(arena) << arena.error().message;
-  auto remote = RemoteArena::map(dup((*arena)->read_only_descriptor()), (*arena)->shape());
+  auto remote = RemoteSegment::map(dup((*arena)->read_only_descriptor()));
   ASSERT_TRUE(remote) << remote.error().message;
+  const ArenaShape shape = (*arena)->shape();
+  ASSERT_EQ((*remote)->bytes().size(), shape.segment_bytes);
   (*arena)->set_generation(2, 7);
-  std::byte* page = (*arena)->pages() + 2 * (*arena)->shape().page_stride;
-  std::memset(page, 0x5A, 1000);
-  std::vector<std::byte> out(100);
-  EXPECT_TRUE((*remote)->copy(2, 7, 900, out));
-  EXPECT_EQ(out[0], std::byte{0x5A});
-  (*arena)->set_generation(2, 8);
-  EXPECT_FALSE((*remote)->copy(2, 7, 900, out));
+  std::memset((*arena)->pages() + 2 * shape.page_stride, 0x5A, 1000);
+  uint64_t generation = 0;
+  std::memcpy(&generation, (*remote)->bytes().data() + 2 * sizeof generation, sizeof generation);
+  EXPECT_EQ(generation, 7U);
+  EXPECT_EQ((*remote)->bytes()[shape.pages_offset + 2 * shape.page_stride + 999], std::byte{0x5A});
+  EXPECT_TRUE((*remote)->owner_alive());
+  arena->reset();
+  EXPECT_FALSE((*remote)->owner_alive());
+  EXPECT_EQ((*remote)->bytes()[shape.pages_offset + 2 * shape.page_stride], std::byte{0x5A})
+      << "and reading does not fault";
 }
 
 TEST(SharedArena, APeerCannotMapItWritable) {
@@ -34,28 +39,28 @@ TEST(SharedArena, APeerCannotMapItWritable) {
   EXPECT_NE(ftruncate(fd, 0), 0);
 }
 
-TEST(RemoteArena, RefusesALyingShape) {
+TEST(SharedArena, ALyingShapeIsNotSound) {
   auto arena = SharedArena::create(1000, 4);
   ASSERT_TRUE(arena);
-  const ArenaShape good = (*arena)->shape();
-  for (int field = 0; field < 4; ++field) {
-    ArenaShape bad = good;
-    (field == 0   ? bad.segment_bytes
-     : field == 1 ? bad.page_count
-     : field == 2 ? bad.page_stride
-                  : bad.pages_offset) <<= 20;
-    EXPECT_FALSE(RemoteArena::map(dup((*arena)->read_only_descriptor()), bad)) << field;
+  EXPECT_TRUE(is_sound((*arena)->shape()));
+  for (int field = 0; field < 3; ++field) {
+    ArenaShape bad = (*arena)->shape();
+    (field == 0 ? bad.page_count : field == 1 ? bad.page_stride : bad.pages_offset) <<= 20;
+    EXPECT_FALSE(is_sound(bad)) << field;
   }
+  ArenaShape bad = (*arena)->shape();
+  bad.segment_bytes >>= 1;
+  EXPECT_FALSE(is_sound(bad));
+}
+
+TEST(RemoteSegment, WhatCouldFaultLaterIsRefused) {
   int pipes[2];
   ASSERT_EQ(pipe(pipes), 0);
-  EXPECT_FALSE(RemoteArena::map(pipes[0], good));
+  EXPECT_FALSE(RemoteSegment::map(pipes[0]));
   close(pipes[1]);
-  auto remote = RemoteArena::map(dup((*arena)->read_only_descriptor()), good);
-  ASSERT_TRUE(remote);
-  std::vector<std::byte> out(100);
-  EXPECT_FALSE((*remote)->copy(4, 0, 0, out));
-  EXPECT_FALSE((*remote)->copy(-1, 0, 0, out));
-  EXPECT_FALSE((*remote)->copy(0, 0, 1000, out));
+  const int unsealed = memfd_create("unsealed", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(unsealed, 4096), 0);
+  EXPECT_FALSE(RemoteSegment::map(unsealed)) << "it could shrink";
 }
 
 }  // namespace

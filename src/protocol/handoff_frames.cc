@@ -28,6 +28,7 @@ void fields(F& f, HelloFrame& x) {
       f(18, x.page_count);
   f(19, x.windows), f(20, x.layer_places), f(21, x.instance);
   f(22, x.kv_scales), f(23, x.weights), f(24, x.accepts);
+  f(25, x.transports), f(26, x.descriptor), f(27, x.process);
 }
 template <typename F>
 void fields(F& f, ProofFrame& x) {

@@ -6,10 +6,10 @@
 // skipped, missing keys keep their defaults, so fields can be added; anything else is a new
 // version. All sizes are bounded.
 //
-// Order on a connection (decode dials): HELLO -> <- HELLO (with proof) PROOF ->, then for each
-// handoff OPEN -> <- OFFER, GRANT or BUSY ->, <- PUSH ..., <- COMMIT, ACK ->. ABORT is legal at any
-// time from either side and is answered by ABORT_ACK once the answering side has stopped touching
-// the other's pages.
+// Order on a connection (decode dials): HELLO -> <- HELLO (with proof) PROOF -> <- PROOF, then for
+// each handoff OPEN -> <- OFFER, GRANT or BUSY ->, <- PUSH ..., <- COMMIT, ACK ->. ABORT is legal
+// at any time from either side and is answered by ABORT_ACK once the answering side has stopped
+// touching the other's pages.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace tandem::protocol {
 
-inline constexpr uint16_t kHandoffVersion = 3;  // 3: instances, ranks
+inline constexpr uint16_t kHandoffVersion = 3;  // 3: instances, ranks, transports
 inline constexpr size_t kFrameHeaderBytes = 20;
 inline constexpr size_t kMaxFramePayload = size_t{8} << 20;
 inline constexpr size_t kMaxFirstTokens = 64;
@@ -68,15 +68,19 @@ struct HelloFrame {
   std::vector<int32_t> layer_places;  // of each layer: its group, its slot in that group's page
   std::string nonce;                  // 16 random bytes
   std::string proof;  // listener only: HMAC-SHA256 of both nonces under the shared secret
-  // Listener only: the shape of the shared-memory arena whose read-only descriptor follows.
+  // Listener only: the shape of its arena, in bytes from the start of what its transport exposes.
   uint64_t arena_bytes = 0;
   uint64_t pages_offset = 0;
   uint64_t page_stride = 0;
   uint64_t page_count = 0;
+  // Dialer: the transports it can read pages through, "shm,tcp". Listener: the one it chose.
+  std::string transports;
+  std::string descriptor;  // listener only: of the arena, for that transport
+  std::string process;     // dialer only: random, one for each process
 };
 
 struct ProofFrame {
-  std::string proof;
+  std::string proof;  // empty: the listener's, who has accepted the dialer's
 };
 
 struct OpenFrame {

@@ -45,8 +45,11 @@ struct Node {
     options.peer.hello.lineage = "test";
     options.peer.hello.block_tokens = 8;
     describe_groups(engine->page_groups(), options.peer.hello);
-    options.listen_path =
-        ::testing::TempDir() + "handoff-" + name + "-" + std::to_string(getpid()) + ".sock";
+    if (options.listen.empty()) {
+      options.listen = "unix:" + ::testing::TempDir() + "handoff-" + name + "-" +
+                       std::to_string(getpid()) + ".sock";
+    }
+    if (options.transports.choice == "auto") options.transports.choice = "shm";
     service = std::move(*HandoffService::create(*engine, *arena, std::move(options), metrics));
   }
   ~Node() {

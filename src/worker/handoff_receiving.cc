@@ -121,6 +121,8 @@ void HandoffService::run_receive(uint64_t key, kv::ReceiveActions actions) {
       reserve(key, *pages);
     } else if (auto* copies = std::get_if<kv::CopyPages>(&action)) {
       copy(key, *copies);
+    } else if (std::holds_alternative<kv::StopCopies>(action)) {
+      fetcher_->stop(key);
     } else if (auto* start = std::get_if<kv::StartSequence>(&action)) {
       start_sequence(key, *start);
     } else if (const auto* release = std::get_if<kv::ReleasePages>(&action)) {
@@ -171,43 +173,6 @@ void HandoffService::reserve(uint64_t key, const kv::ReservePages& action) {
           run_receive(key, at->second.handoff.on_reserved(received->first_missing, now()));
         });
       });
-}
-
-bool HandoffService::copy_page(Peer& peer, const protocol::PageTag& source, uint32_t layer,
-                               std::byte* page) {
-  PageImporter& importer = peer.importer;
-  const int32_t slot = places_[layer].slot;
-  std::byte* const target = page + importer.target_offset(slot);
-  const std::span<std::byte> into =
-      importer.converts() ? importer.staging() : std::span(target, importer.source_layer_bytes());
-  if (!peer.connection->arena()->copy(source.page, source.generation, importer.source_offset(slot),
-                                      into)) {
-    return false;
-  }
-  if (importer.converts()) importer.convert(static_cast<int32_t>(layer), into.data(), target);
-  return true;
-}
-
-void HandoffService::copy(uint64_t key, const kv::CopyPages& action) {
-  Receiving& receiving = receiving_.at(key);
-  const auto peer = peers_.find(receiving.peer);
-  const bool reachable = peer != peers_.end() && peer->second.connection->arena() != nullptr;
-  const auto group = static_cast<size_t>(places_[action.layer].group);
-  bool intact = reachable;
-  for (size_t i = 0; i < action.source.size() && intact; ++i) {
-    const size_t block = action.first_block + i;
-    const kv::PageTag target = receiving.pages.pages[block * shape_.groups() + group];
-    std::byte* page =
-        arena_.pages() + static_cast<size_t>(target.page) * arena_.shape().page_stride;
-    intact = copy_page(peer->second, action.source[i], action.layer, page);
-    receiving.bytes += peer->second.importer.source_layer_bytes();
-  }
-  run_receive(key, receiving.handoff.on_copied(action.layer, action.first_block,
-                                               static_cast<uint32_t>(action.source.size()),
-                                               intact       ? kv::CopyResult::kIntact
-                                               : !reachable ? kv::CopyResult::kFailed
-                                                            : kv::CopyResult::kStale,
-                                               now()));
 }
 
 void HandoffService::start_sequence(uint64_t key, const kv::StartSequence& action) {

@@ -1,6 +1,7 @@
 #include "worker/handoff_service.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "observe/log.h"
@@ -77,27 +78,56 @@ Result<std::unique_ptr<HandoffService>> HandoffService::create(engine::Engine& e
                                                                observe::Metrics& metrics) {
   std::unique_ptr<HandoffService> service(
       new HandoffService(engine, arena, std::move(options), metrics));
-  if (!service->options_.listen_path.empty()) {
-    auto listener = kv::PeerListener::listen(
-        service->reactor_, service->options_.listen_path, service->options_.peer, arena,
-        [raw = service.get()](const std::shared_ptr<kv::PeerConnection>& peer) {
-          raw->adopt(raw->next_peer_++, peer, "");
-        });
-    if (!listener) return tl::unexpected(listener.error());
-    service->listener_ = std::move(*listener);
-  }
+  TANDEM_CHECK(service->open());
   service->reactor_.spawn(service->tick_loop());
   service->thread_ = std::thread([raw = service.get()] { raw->reactor_.run(); });
   return service;
 }
 
+Status HandoffService::open() {
+  std::optional<kv::PeerAddress> listen;
+  if (!options_.listen.empty()) {
+    TANDEM_TRY(parsed, kv::parse_peer_address(options_.listen));
+    listen = parsed;
+  }
+  if (!options_.tls.empty()) {
+    TANDEM_TRY(tls, kv::TlsContext::load(options_.tls));
+    tls_ = std::move(tls);
+    options_.peer.tls = tls_.get();
+  }
+  TANDEM_TRY(transports, kv::make_transports(options_.transports, listen ? &*listen : nullptr,
+                                             tls_.get(), arena_));
+  transports_ = std::move(transports);
+  options_.peer.transports = transports_.offered;
+  fetcher_ = std::make_unique<kv::PageFetcher>(reactor_, pool_, options_.fetch);
+  fetcher_->on_peer_failed = [this](PeerId peer) {
+    if (const auto at = peers_.find(peer); at != peers_.end()) at->second.connection->close();
+  };
+  for (const auto& transport : transports_.owned)
+    TANDEM_CHECK(transport->register_local(fetcher_->memory()));
+  if (!listen) return {};
+  auto listener = kv::PeerListener::listen(
+      reactor_, *listen, options_.peer, arena_.shape(),
+      [this](const std::shared_ptr<kv::PeerConnection>& peer) { adopt(next_peer_++, peer, ""); });
+  if (!listener) return tl::unexpected(listener.error());
+  listener_ = std::move(*listener);
+  if (listener_->port() != 0) listen->port = listener_->port();
+  if (!options_.advertised_host.empty()) listen->host = options_.advertised_host;
+  address_ = listen->text();
+  return {};
+}
+
 HandoffService::~HandoffService() { stop(); }
 
 void HandoffService::stop() {
-  if (thread_.joinable()) {
-    reactor_.stop();
-    thread_.join();
+  if (!thread_.joinable()) return;
+  reactor_.stop();
+  thread_.join();
+  // What the transports still read ends here: nothing writes into this worker's pages afterwards.
+  for (const auto& [id, peer] : peers_) {
+    if (peer.connection->remote()) peer.connection->remote()->disconnect();
   }
+  pool_.stop();
 }
 
 kv::OfferEstimate HandoffService::estimate() const {
@@ -120,9 +150,14 @@ bool HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection>&
     connection->close();
     return false;
   }
-  peers_.insert_or_assign(id, Peer{connection, std::move(address),
-                                   PageImporter(kernels_, connection->peer(), engine_.layout(),
-                                                engine_.model().kv_scales())});
+  peers_.insert_or_assign(
+      id, Peer{connection, std::move(address),
+               std::make_shared<PageImporter>(kernels_, connection->peer(), engine_.layout(),
+                                              engine_.model().kv_scales())});
+  if (connection->remote()) {
+    fetcher_->open_peer(
+        id, {connection->remote(), connection->transport().fence(), connection->arena()});
+  }
   connection->start([this, id](HandoffFrame frame) { on_frame(id, std::move(frame)); },
                     [this, id] { on_peer_closed(id); });
   return true;
@@ -135,6 +170,7 @@ void HandoffService::send_to(PeerId peer, const HandoffFrame& frame) {
 void HandoffService::on_peer_closed(PeerId peer) {
   peers_.erase(peer);
   registry_.on_closed(peer);
+  fetcher_->close_peer(peer);
   std::vector<std::string> sends;
   sends.reserve(sending_.size());
   for (const auto& [id, sending] : sending_) sends.push_back(id);

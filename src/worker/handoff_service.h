@@ -1,9 +1,9 @@
 // HandoffService: drives the two pure sides of handoffs (kv/handoff) with real peers, pages and
 // time.
 //
-// Runs on a reactor of its own: frames, copies of page bytes and deadlines all happen there. Public
-// functions may be called from any thread. `done` and `on_error` callbacks run on that reactor,
-// event sinks on the engine's thread.
+// Runs on a reactor of its own: frames and deadlines. Page bytes move on the transports' threads
+// and are checked and converted on a pool's. Public functions may be called from any thread. `done`
+// and `on_error` callbacks run on that reactor, event sinks on the engine's thread.
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,11 @@
 #include "kv/handoff/peer_registry.h"
 #include "kv/handoff/receive_handoff.h"
 #include "kv/handoff/send_handoff.h"
+#include "kv/transfer/page_fetcher.h"
 #include "kv/transfer/peer_connection.h"
+#include "kv/transfer/registry.h"
 #include "net/reactor.h"
+#include "net/work_pool.h"
 #include "observe/metrics.h"
 #include "protocol/request.h"
 #include "worker/page_importer.h"
@@ -32,9 +35,16 @@
 namespace tandem::worker {
 
 struct HandoffServiceOptions {
-  kv::PeerOptions peer;
+  kv::PeerOptions peer;  // its transports are made here
   kv::HandoffTimeouts timeouts;
-  std::string listen_path;  // Unix socket of the prefill side
+  std::string listen;           // address of the prefill side; port 0: the system picks
+  std::string advertised_host;  // that peers dial in place of `listen`'s; empty: the same
+  kv::TransportOptions transports;
+  kv::TlsFiles tls;
+  kv::FetchLimits fetch;
+  // Pages lost to transfers that cannot be stopped; beyond, the worker must restart.
+  size_t max_unfenced_pages = 64;
+  std::function<void()> on_must_restart;  // once, on the reactor
 };
 
 struct PrefillReport {
@@ -71,13 +81,15 @@ class HandoffService {
                                           engine::EventSink sink);
   void cancel_decode(const std::shared_ptr<DecodeLeg>& leg);
 
-  std::string address() const { return "unix:" + options_.listen_path; }
+  const std::string& address() const { return address_; }  // that decode workers dial
+  // Transfers that cannot be stopped hold too many pages: exit is the fence.
+  bool must_restart() const { return must_restart_; }
 
  private:
   struct Peer {
     std::shared_ptr<kv::PeerConnection> connection;
     std::string address;    // of a peer that this side dialed
-    PageImporter importer;  // of that peer's pages
+    std::shared_ptr<const PageImporter> importer;  // of that peer's pages
   };
   struct Sending {
     kv::SendHandoff handoff;
@@ -118,10 +130,12 @@ class HandoffService {
   void run_receive(uint64_t key, kv::ReceiveActions actions);
   void finish_send(Sending& sending, const kv::SendFinished& finished);
   void reserve(uint64_t key, const kv::ReservePages& action);
+  Status open();
   void copy(uint64_t key, const kv::CopyPages& action);
-  // One layer of one page of the peer into `page` of this side, converted if need be; false when
-  // the source page has been given to others meanwhile.
-  bool copy_page(Peer& peer, const protocol::PageTag& source, uint32_t layer, std::byte* page);
+  static kv::PageStep step(const std::shared_ptr<const PageImporter>& importer, uint32_t layer,
+                           const std::vector<std::byte*>& target);
+  void on_copied(uint64_t key, uint32_t layer, uint32_t first_block, uint32_t count,
+                 kv::CopyResult result);
   void start_sequence(uint64_t key, const kv::StartSequence& action);
   void begin_receive(uint64_t key);
   boost::asio::awaitable<void> dial(uint64_t key, std::string address);
@@ -139,7 +153,14 @@ class HandoffService {
   observe::Counter sent_bytes_, received_bytes_, sent_, received_, failed_, fenced_;
   observe::Gauge open_;
   double link_rate_ = 0;  // bytes per second, of past transfers
+  std::string address_;
+  std::unique_ptr<kv::TlsContext> tls_;
+  kv::TransportSet transports_;
+  size_t unfenced_pages_ = 0;
+  std::atomic<bool> must_restart_ = false;
   net::Reactor reactor_;
+  net::WorkPool pool_{1, 1024};  // checks and converts what arrived
+  std::unique_ptr<kv::PageFetcher> fetcher_;
   std::unique_ptr<kv::PeerListener> listener_;
   std::map<kv::PeerId, Peer> peers_;
   kv::PeerRegistry registry_;

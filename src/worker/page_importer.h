@@ -7,13 +7,12 @@
 #include <span>
 
 #include "ops/kv_scales.h"
-#include "ops/packed_matrix.h"
 #include "ops/page_conversion.h"
 #include "protocol/handoff_frames.h"
 
 namespace tandem::worker {
 
-// Movable. One thread at a time.
+// Thread-safe.
 class PageImporter {
  public:
   // `to` and `scales` are this worker's; `sender` said hello and fits (kv::check_compatible).
@@ -27,19 +26,15 @@ class PageImporter {
   size_t source_offset(int32_t slot) const { return from_.k_offset(slot, 0); }
   size_t target_offset(int32_t slot) const { return to_.k_offset(slot, 0); }
 
-  // Room for one layer as the sender stores it. Empty unless converts().
-  std::span<std::byte> staging() { return {staging_.get(), converts() ? source_layer_bytes() : 0}; }
   // Turns layer `layer` of the model, as the sender stores it, into this worker's form at `target`.
   // Only when converts().
-  void convert(int32_t layer, const std::byte* source, std::byte* target);
+  void convert(int32_t layer, const std::byte* source, std::byte* target) const;
 
  private:
   const ops::cpu::Kernels* kernels_;
   ops::PageLayout from_;
   ops::PageLayout to_;
   const ops::KvScales* scales_;
-  ops::AlignedBytes staging_;
-  ops::AlignedBytes scratch_;
 };
 
 }  // namespace tandem::worker

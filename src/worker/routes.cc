@@ -81,7 +81,8 @@ awaitable<void> Worker::Routes::health(Request&, Responder& responder) {
 }
 
 awaitable<void> Worker::Routes::ready(Request&, Responder& responder) {
-  const bool ready = !worker.draining_ && !worker.engine_->stalled();
+  const bool ready =
+      !worker.draining_ && !worker.engine_->stalled() && !worker.handoffs_->must_restart();
   co_await send_json(responder, ready ? 200 : 503,
                      ready ? R"({"status":"ready"})" : R"({"status":"not ready"})");
 }

@@ -115,14 +115,19 @@ Status Worker::start() {
   HandoffServiceOptions handoff;
   handoff.peer.hello = std::move(hello);
   handoff.peer.secret = options_.secret;
-  if (options_.handoff_path.empty()) {
+  if (options_.handoff_listen.empty()) {
     const char* temporary = std::getenv("TMPDIR");
     const std::string folder = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
     remove_stale_sockets(folder);
-    options_.handoff_path =
-        folder + "/tandem-" + std::to_string(getpid()) + "-" + epoch_.substr(0, 8) + ".sock";
+    options_.handoff_listen = "unix:" + folder + "/tandem-" + std::to_string(getpid()) + "-" +
+                              epoch_.substr(0, 8) + ".sock";
   }
-  handoff.listen_path = options_.handoff_path;
+  handoff.listen = options_.handoff_listen;
+  handoff.advertised_host = options_.handoff_host;
+  handoff.transports = options_.transports;
+  handoff.tls = options_.handoff_tls;
+  handoff.max_unfenced_pages = static_cast<size_t>(memory_.pages) / 8;
+  handoff.on_must_restart = [this] { shut_down(); };
   TANDEM_TRY(handoffs, HandoffService::create(*engine_, *arena_, std::move(handoff), metrics_));
   handoffs_ = std::move(handoffs);
 

@@ -39,7 +39,12 @@ struct WorkerOptions {
   int32_t max_sequences = 64;
   int32_t steps_in_flight = 1;
   std::string secret;  // shared with the router and the other workers; empty: requests need none
-  std::string handoff_path;  // Unix socket; empty: a fresh one under the system's temporary folder
+  // Where decode workers dial: "unix:/path", "tcp:host:port" or "tls:host:port"; empty: a fresh
+  // Unix socket under the system's temporary folder.
+  std::string handoff_listen;
+  std::string handoff_host;  // what they dial in place of that address's host; empty: the same
+  kv::TransportOptions transports;
+  kv::TlsFiles handoff_tls;
   size_t max_body_bytes = size_t{64} << 20;
   Duration request_timeout = std::chrono::minutes(30);
   Duration drain = std::chrono::seconds(30);
@@ -57,7 +62,9 @@ class Worker {
   const std::string& model_name() const { return served_.name; }
   int32_t context_length() const { return engine_->context_length(); }
 
-  void run();        // until shut_down() has drained
+  void run();  // until shut_down() has drained
+  // After run(): it ended by itself, and a new process should take over.
+  bool must_restart() const { return handoffs_->must_restart(); }
   void shut_down();  // any thread: unready at once, running requests end (at the drain limit with
                      // an error), then run() returns
 

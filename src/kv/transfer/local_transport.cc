@@ -98,6 +98,7 @@ class InProcessTransport final : public LocalTransport {
     registry.exposed.erase(id_);
   }
   std::string_view name() const override { return "process"; }
+  bool within_process() const override { return true; }
 
   Result<Descriptor> expose(std::span<const std::byte> memory, int /*file*/) override {
     memory_ = std::make_shared<ProcessMemory>(memory);
@@ -147,6 +148,7 @@ class SharedMemoryTransport final : public LocalTransport {
  public:
   using LocalTransport::LocalTransport;
   std::string_view name() const override { return "shm"; }
+  bool passes_file() const override { return true; }
 
   Result<Descriptor> expose(std::span<const std::byte> memory, int file) override {
     if (file < 0) return internal_error("The shared-memory transport needs the memory's file.");

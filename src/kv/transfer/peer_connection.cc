@@ -1,21 +1,16 @@
 #include "kv/transfer/peer_connection.h"
 
-#include <cstring>
+#include <algorithm>
 #include <deque>
+#include <optional>
 #include <utility>
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "kv/transfer/file_passing.h"
+#include "net/event.h"
 #include "numerics/hmac.h"
 #include "observe/log.h"
 #include "protocol/representation.h"
@@ -25,7 +20,6 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::awaitable;
-using Socket = asio::local::stream_protocol::socket;
 using protocol::HandoffFrame;
 using protocol::HelloFrame;
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
@@ -39,28 +33,26 @@ std::string proof_of(const std::string& secret, std::string_view side, const std
   return numerics::hmac_sha256(secret, std::string(side) + first + second);
 }
 
-awaitable<Result<HandoffFrame>> read_frame(Socket& socket) {
+awaitable<Result<HandoffFrame>> read_frame(ControlStream& stream) {
   char head[protocol::kFrameHeaderBytes];
-  auto [head_error, head_bytes] = co_await asio::async_read(socket, asio::buffer(head), kTuple);
-  if (head_error) co_return lost("The connection ended.");
-  auto header = protocol::decode_frame_header(std::string_view(head, head_bytes));
+  if (!co_await stream.read(head, sizeof head)) co_return lost("The connection ended.");
+  auto header = protocol::decode_frame_header(std::string_view(head, sizeof head));
   if (!header) co_return tl::unexpected(header.error());
   std::string payload(header->payload_bytes, '\0');
-  auto [error, bytes] = co_await asio::async_read(socket, asio::buffer(payload), kTuple);
-  if (error) co_return lost("The connection ended inside a frame.");
+  if (!co_await stream.read(payload.data(), payload.size()))
+    co_return lost("The connection ended inside a frame.");
   co_return protocol::decode_frame_payload(*header, payload);
 }
 
-awaitable<Status> write_frame(Socket& socket, const HandoffFrame& frame) {
+awaitable<Status> write_frame(ControlStream& stream, const HandoffFrame& frame) {
   const std::string bytes = protocol::encode_frame(frame);
-  auto [error, count] = co_await asio::async_write(socket, asio::buffer(bytes), kTuple);
-  if (error) co_return lost("The connection ended.");
+  if (!co_await stream.write(bytes)) co_return lost("The connection ended.");
   co_return Status{};
 }
 
 template <typename Frame>
-awaitable<Result<Frame>> expect_frame(Socket& socket) {
-  auto frame = co_await read_frame(socket);
+awaitable<Result<Frame>> expect_frame(ControlStream& stream) {
+  auto frame = co_await read_frame(stream);
   if (!frame) co_return tl::unexpected(frame.error());
   if (auto* abort = std::get_if<protocol::AbortFrame>(&*frame)) {
     co_return make_error(502, "handoff_refused",
@@ -73,11 +65,12 @@ awaitable<Result<Frame>> expect_frame(Socket& socket) {
 
 class Connection final : public PeerConnection, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(net::Reactor& reactor, Socket socket, PeerOptions options)
+  Connection(net::Reactor& reactor, std::shared_ptr<ControlStream> stream, PeerOptions options)
       : reactor_(reactor),
-        socket_(std::move(socket)),
-        timer_(socket_.get_executor()),
+        stream_(std::move(stream)),
+        timer_(reactor.context()),
         options_(std::move(options)) {}
+  ~Connection() override { expel(); }
 
   void start(OnFrame on_frame, OnClose on_close) override {
     on_frame_ = std::move(on_frame);
@@ -106,26 +99,28 @@ class Connection final : public PeerConnection, public std::enable_shared_from_t
   void close() override {
     if (closed_) return;
     closed_ = true;
-    boost::system::error_code ignored;
-    socket_.close(ignored);
+    stream_->close();
     timer_.cancel();
     queue_.clear();
+    expel();
     if (on_close_)
       reactor_.post([self = shared_from_this()] { std::exchange(self->on_close_, {})(); });
   }
 
   const HelloFrame& peer() const override { return peer_; }
-  const device::RemoteArena* arena() const override { return arena_.get(); }
+  const Transport& transport() const override { return *transport_; }
+  const std::shared_ptr<Remote>& remote() const override { return remote_; }
+  device::ArenaShape arena() const override {
+    return {peer_.arena_bytes, peer_.pages_offset, peer_.page_stride, peer_.page_count};
+  }
 
-  awaitable<Status> hello_as_dialer();
-  awaitable<Status> hello_as_listener(const device::SharedArena& arena);
-  Socket& socket() { return socket_; }
-  const PeerOptions& options() const { return options_; }
+  awaitable<Status> hello_as_dialer(std::string host);
+  awaitable<Status> hello_as_listener(device::ArenaShape arena);
 
  private:
   static awaitable<void> read_loop(std::shared_ptr<Connection> self) {
     while (!self->closed_) {
-      auto frame = co_await read_frame(self->socket_);
+      auto frame = co_await read_frame(*self->stream_);
       if (self->closed_) break;
       if (!frame) {
         if (frame.error().code == "handoff_protocol")
@@ -147,9 +142,9 @@ class Connection final : public PeerConnection, public std::enable_shared_from_t
     while (!self->queue_.empty() && !self->closed_) {
       const std::string bytes = std::move(self->queue_.front());
       self->queue_.pop_front();
-      auto [error, count] = co_await asio::async_write(self->socket_, asio::buffer(bytes), kTuple);
+      const bool written = co_await self->stream_->write(bytes);
       self->queued_bytes_ -= bytes.size();
-      if (error) self->close();
+      if (!written) self->close();
     }
     self->writing_ = false;
   }
@@ -173,12 +168,24 @@ class Connection final : public PeerConnection, public std::enable_shared_from_t
     }
   }
 
+  // Both ends derive it from the handshake.
+  PeerKey data_key(const std::string& listener, const std::string& dialer) const {
+    return {proof_of(options_.secret, "data-id", listener, dialer).substr(0, 16),
+            proof_of(options_.secret, "data-key", listener, dialer)};
+  }
+  void expel() {
+    if (admitted_) transport_->expel(*std::exchange(admitted_, std::nullopt));
+  }
+  awaitable<Status> connect_transport(std::string host, PeerKey key);
+
   net::Reactor& reactor_;
-  Socket socket_;
+  std::shared_ptr<ControlStream> stream_;
   asio::steady_timer timer_;
   PeerOptions options_;
   HelloFrame peer_;
-  std::unique_ptr<device::RemoteArena> arena_;
+  Transport* transport_ = nullptr;
+  std::optional<std::string> admitted_;  // listener: the peer's key id
+  std::shared_ptr<Remote> remote_;
   OnFrame on_frame_;
   OnClose on_close_;
   std::deque<std::string> queue_;
@@ -188,11 +195,26 @@ class Connection final : public PeerConnection, public std::enable_shared_from_t
   TimePoint heard_{};
 };
 
-awaitable<Status> Connection::hello_as_dialer() {
+// Drawn once: two workers that see the same are in one process.
+const std::string& this_process() {
+  static const std::string drawn = numerics::random_bytes(16);
+  return drawn;
+}
+
+std::string names_of(const std::vector<OfferedTransport>& transports) {
+  std::string names;
+  for (const auto& offered : transports)
+    names += (names.empty() ? "" : ",") + std::string(offered.transport->name());
+  return names;
+}
+
+awaitable<Status> Connection::hello_as_dialer(std::string host) {
   HelloFrame hello = options_.hello;
   hello.nonce = numerics::random_bytes(16);
-  if (auto sent = co_await write_frame(socket_, hello); !sent) co_return sent;
-  auto theirs = co_await expect_frame<HelloFrame>(socket_);
+  hello.transports = names_of(options_.transports);
+  hello.process = this_process();
+  if (auto sent = co_await write_frame(*stream_, hello); !sent) co_return sent;
+  auto theirs = co_await expect_frame<HelloFrame>(*stream_);
   if (!theirs) co_return tl::unexpected(theirs.error());
   peer_ = std::move(*theirs);
   if (auto fits = check_compatible(peer_, options_.hello); !fits) co_return fits;
@@ -201,127 +223,150 @@ awaitable<Status> Connection::hello_as_dialer() {
     co_return make_error(502, "handoff_refused",
                          "The peer does not know the shared secret (TANDEM_SECRET).");
   }
+  const auto chosen = std::ranges::find_if(options_.transports, [&](const auto& offered) {
+    return offered.transport->name() == peer_.transports;
+  });
+  if (chosen == options_.transports.end() || !device::is_sound(arena()) ||
+      peer_.descriptor.size() > kMaxDescriptorBytes) {
+    co_return make_error(502, "handoff_protocol", "The peer's arena or transport makes no sense.");
+  }
+  transport_ = chosen->transport;
   const protocol::ProofFrame proof{proof_of(options_.secret, "dialer", peer_.nonce, hello.nonce)};
-  if (auto sent = co_await write_frame(socket_, proof); !sent) co_return sent;
-  auto [error] = co_await socket_.async_wait(Socket::wait_read, kTuple);
-  if (error) co_return lost("The connection ended.");
-  auto descriptor = receive_file(socket_.native_handle());
-  if (!descriptor) co_return tl::unexpected(descriptor.error());
-  auto mapped = device::RemoteArena::map(
-      *descriptor, {peer_.arena_bytes, peer_.pages_offset, peer_.page_stride, peer_.page_count});
-  if (!mapped) co_return tl::unexpected(mapped.error());
-  arena_ = std::move(*mapped);
+  if (auto sent = co_await write_frame(*stream_, proof); !sent) co_return sent;
+  if (auto welcome = co_await expect_frame<protocol::ProofFrame>(*stream_); !welcome)
+    co_return tl::unexpected(welcome.error());
+  co_return co_await connect_transport(std::move(host), data_key(peer_.nonce, hello.nonce));
+}
+
+awaitable<Status> Connection::connect_transport(std::string host, PeerKey key) {
+  Descriptor descriptor{peer_.descriptor};
+  if (transport_->passes_file()) {
+    if (!co_await stream_->wait_readable()) co_return lost("The connection ended.");
+    auto file = receive_file(stream_->unix_socket());
+    if (!file) co_return tl::unexpected(file.error());
+    descriptor.file = *file;
+  }
+  struct Waiting {
+    explicit Waiting(net::Reactor& reactor) : ended(reactor) {}
+    std::optional<Result<std::shared_ptr<Remote>>> result;
+    net::Event ended;
+  };
+  auto waiting = std::make_shared<Waiting>(reactor_);
+  net::Reactor* reactor = &reactor_;
+  transport_->connect(std::move(descriptor), key, host, options_.connect,
+                      [waiting, reactor](Result<std::shared_ptr<Remote>> result) {
+                        reactor->post([waiting, result = std::move(result)] {
+                          waiting->result = result;
+                          waiting->ended.notify();
+                        });
+                      });
+  if (!co_await waiting->ended.wait_for(2 * options_.connect))
+    co_return make_error(504, "connect_timeout", "The peer's memory could not be reached in time.");
+  if (!*waiting->result) co_return tl::unexpected(waiting->result->error());
+  remote_ = std::move(**waiting->result);
   co_return Status{};
 }
 
-awaitable<Status> Connection::hello_as_listener(const device::SharedArena& arena) {
-  auto theirs = co_await expect_frame<HelloFrame>(socket_);
+awaitable<Status> Connection::hello_as_listener(device::ArenaShape arena) {
+  auto theirs = co_await expect_frame<HelloFrame>(*stream_);
   if (!theirs) co_return tl::unexpected(theirs.error());
   peer_ = std::move(*theirs);
-  if (auto fits = check_compatible(options_.hello, peer_); !fits) {
+  auto fits = check_compatible(options_.hello, peer_);
+  const OfferedTransport* chosen =
+      choose_transport(options_.transports, peer_.transports, peer_.process == this_process(),
+                       stream_->unix_socket() >= 0);
+  if (fits && chosen == nullptr) {
+    fits = make_error(502, "handoff_refused",
+                      "The two workers have no transport for KV in common (" +
+                          names_of(options_.transports) + " against " + peer_.transports + ").");
+  }
+  if (!fits) {
     (void)co_await write_frame(
-        socket_, protocol::AbortFrame{{}, 502, fits.error().code, fits.error().message});
+        *stream_, protocol::AbortFrame{{}, 502, fits.error().code, fits.error().message});
     co_return fits;
   }
+  transport_ = chosen->transport;
   HelloFrame hello = options_.hello;
   hello.nonce = numerics::random_bytes(16);
   hello.proof = proof_of(options_.secret, "listener", peer_.nonce, hello.nonce);
-  hello.arena_bytes = arena.shape().segment_bytes;
-  hello.pages_offset = arena.shape().pages_offset;
-  hello.page_stride = arena.shape().page_stride;
-  hello.page_count = arena.shape().page_count;
-  if (auto sent = co_await write_frame(socket_, hello); !sent) co_return sent;
-  auto proof = co_await expect_frame<protocol::ProofFrame>(socket_);
+  hello.arena_bytes = arena.segment_bytes;
+  hello.pages_offset = arena.pages_offset;
+  hello.page_stride = arena.page_stride;
+  hello.page_count = arena.page_count;
+  hello.transports = transport_->name();
+  hello.descriptor = chosen->exposed->bytes;
+  if (auto sent = co_await write_frame(*stream_, hello); !sent) co_return sent;
+  auto proof = co_await expect_frame<protocol::ProofFrame>(*stream_);
   if (!proof) co_return tl::unexpected(proof.error());
   if (!numerics::equal_constant_time(
           proof->proof, proof_of(options_.secret, "dialer", hello.nonce, peer_.nonce))) {
     co_return make_error(502, "handoff_refused",
                          "A peer does not know the shared secret (TANDEM_SECRET).");
   }
-  co_return send_file(socket_.native_handle(), arena.read_only_descriptor());
+  if (closed_) co_return lost("The connection ended.");
+  const PeerKey key = data_key(hello.nonce, peer_.nonce);
+  transport_->admit(key);
+  admitted_ = key.id;
+  if (auto sent = co_await write_frame(*stream_, protocol::ProofFrame{}); !sent) co_return sent;
+  if (transport_->passes_file()) co_return send_file(stream_->unix_socket(), chosen->exposed->file);
+  co_return Status{};
 }
 
 // Closes `connection` when `limit` passes before `done` is set.
-awaitable<void> watch_hello(std::shared_ptr<Connection> connection, std::shared_ptr<bool> done,
-                            Duration limit) {
-  asio::steady_timer timer(connection->socket().get_executor(), limit);
+awaitable<void> watch_hello(net::Reactor& reactor, std::shared_ptr<Connection> connection,
+                            std::shared_ptr<bool> done, Duration limit) {
+  asio::steady_timer timer(reactor.context(), limit);
   (void)co_await timer.async_wait(kTuple);
   if (!*done) connection->close();
 }
 
-class UnixListener final : public PeerListener {
+class Listener final : public PeerListener {
  public:
-  UnixListener(net::Reactor& reactor, std::string path, PeerOptions options,
-               const device::SharedArena& arena, OnPeer on_peer)
-      : path_(std::move(path)),
-        state_(std::make_shared<State>(
-            State{reactor, asio::local::stream_protocol::acceptor(reactor.context()),
-                  std::move(options), arena, std::move(on_peer)})) {}
-  ~UnixListener() override {
-    boost::system::error_code ignored;
-    state_->acceptor.close(ignored);
-    if (bound_) unlink(path_.c_str());
-  }
+  Listener(net::Reactor& reactor, PeerOptions options, const device::ArenaShape& arena,
+           OnPeer on_peer)
+      : state_(std::make_shared<State>(
+            State{reactor, std::move(options), arena, std::move(on_peer)})) {}
+  ~Listener() override { state_->open = false; }
 
-  Status open() {
-    try {
-      // A socket is what an earlier worker left; anything else is somebody's file.
-      struct stat there{};
-      if (lstat(path_.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) unlink(path_.c_str());
-      state_->acceptor.open();
-      state_->acceptor.bind(asio::local::stream_protocol::endpoint(path_));
-      bound_ = true;
-      chmod(path_.c_str(), 0600);
-      state_->acceptor.listen();
-    } catch (const boost::system::system_error& error) {  // also for a path that is too long
-      return make_error(
-          500, "listen_failed",
-          "The handoff socket " + path_ + " cannot be opened: " + error.code().message() + ".");
-    }
-    state_->reactor.spawn(accept_loop(state_));
+  Status open(const PeerAddress& address) {
+    auto acceptor = ControlAcceptor::listen(
+        state_->reactor, address, state_->options.tls, state_->options.connect,
+        [state = state_](std::shared_ptr<ControlStream> stream) {
+          auto connection =
+              std::make_shared<Connection>(state->reactor, std::move(stream), state->options);
+          state->reactor.spawn(welcome(state, std::move(connection)));
+        });
+    if (!acceptor) return tl::unexpected(acceptor.error());
+    acceptor_ = std::move(*acceptor);
     return {};
   }
+  uint16_t port() const override { return acceptor_->port(); }
 
  private:
   struct State {
     net::Reactor& reactor;
-    asio::local::stream_protocol::acceptor acceptor;
     PeerOptions options;
-    const device::SharedArena& arena;
+    device::ArenaShape arena;
     OnPeer on_peer;
+    bool open = true;
   };
-
-  static awaitable<void> accept_loop(std::shared_ptr<State> state) {
-    while (state->acceptor.is_open()) {
-      auto [error, socket] = co_await state->acceptor.async_accept(kTuple);
-      if (error) {
-        if (!state->acceptor.is_open()) co_return;
-        co_await state->reactor.sleep(std::chrono::milliseconds(50));
-        continue;
-      }
-      auto connection =
-          std::make_shared<Connection>(state->reactor, std::move(socket), state->options);
-      state->reactor.spawn(welcome(state, std::move(connection)));
-    }
-  }
 
   static awaitable<void> welcome(std::shared_ptr<State> state,
                                  std::shared_ptr<Connection> connection) {
     auto done = std::make_shared<bool>(false);
-    state->reactor.spawn(watch_hello(connection, done, state->options.connect));
+    state->reactor.spawn(watch_hello(state->reactor, connection, done, state->options.connect));
     const auto ready = co_await connection->hello_as_listener(state->arena);
     *done = true;
-    if (!ready) {
-      observe::log_warning("a handoff peer was refused: {}", ready.error().message);
+    if (!ready || !state->open) {
+      if (!ready) observe::log_warning("a handoff peer was refused: {}", ready.error().message);
       connection->close();
       co_return;
     }
     state->on_peer(std::move(connection));
   }
 
-  std::string path_;
-  bool bound_ = false;
   std::shared_ptr<State> state_;
+  std::unique_ptr<ControlAcceptor> acceptor_;
 };
 
 }  // namespace
@@ -360,38 +405,45 @@ Status check_compatible(const HelloFrame& sender, const HelloFrame& receiver) {
   return {};
 }
 
+const OfferedTransport* choose_transport(const std::vector<OfferedTransport>& mine,
+                                         const std::string& theirs, bool same_process,
+                                         bool unix_socket) {
+  const std::string listed = "," + theirs + ",";
+  for (const OfferedTransport& offered : mine) {
+    const Transport& transport = *offered.transport;
+    if (!offered.exposed) continue;
+    if (listed.find("," + std::string(transport.name()) + ",") == std::string::npos) continue;
+    if (transport.within_process() && !same_process) continue;
+    if (transport.passes_file() && !unix_socket) continue;
+    return &offered;
+  }
+  return nullptr;
+}
+
 Result<std::unique_ptr<PeerListener>> PeerListener::listen(net::Reactor& reactor,
-                                                           const std::string& path,
+                                                           const PeerAddress& address,
                                                            PeerOptions options,
-                                                           const device::SharedArena& arena,
+                                                           const device::ArenaShape& arena,
                                                            OnPeer on_peer) {
   auto listener =
-      std::make_unique<UnixListener>(reactor, path, std::move(options), arena, std::move(on_peer));
-  TANDEM_CHECK(listener->open());
+      std::make_unique<Listener>(reactor, std::move(options), arena, std::move(on_peer));
+  TANDEM_CHECK(listener->open(address));
   return listener;
 }
 
 awaitable<Result<std::shared_ptr<PeerConnection>>> dial_peer(net::Reactor& reactor,
                                                              std::string address,
                                                              PeerOptions options) {
-  constexpr std::string_view kPrefix = "unix:";
-  constexpr size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
-  if (!address.starts_with(kPrefix) || address.size() > kPrefix.size() + kLongest) {
-    co_return make_error(502, "handoff_protocol", "The prefill address is not \"unix:/path\".");
-  }
-  auto connection =
-      std::make_shared<Connection>(reactor, Socket(reactor.context()), std::move(options));
+  const auto parsed = parse_peer_address(address);
+  if (!parsed) co_return tl::unexpected(parsed.error());
+  const Duration limit = options.connect;
+  auto stream = co_await dial_stream(reactor, *parsed, options.tls, limit);
+  if (!stream) co_return tl::unexpected(stream.error());
+  auto connection = std::make_shared<Connection>(reactor, std::move(*stream), std::move(options));
   auto done = std::make_shared<bool>(false);
-  reactor.spawn(watch_hello(connection, done, connection->options().connect));
-  const asio::local::stream_protocol::endpoint endpoint(address.substr(kPrefix.size()));
-  auto [error] = co_await connection->socket().async_connect(endpoint, kTuple);
-  if (error) {
-    *done = true;
-    connection->close();
-    co_return lost("The prefill worker at " + address + " cannot be reached: " + error.message() +
-                   ".");
-  }
-  auto ready = co_await connection->hello_as_dialer();
+  reactor.spawn(watch_hello(reactor, connection, done, limit));
+  const bool local = parsed->kind == PeerAddress::Kind::kUnix;
+  auto ready = co_await connection->hello_as_dialer(local ? "127.0.0.1" : parsed->host);
   *done = true;
   if (!ready) {
     connection->close();

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "kv/transfer/local_transport.h"
+#include "kv/transfer/transport_subject.h"
 #include "protocol/representation.h"
 
 namespace tandem::kv {
@@ -20,18 +22,28 @@ class PeerTest : public ::testing::Test {
     options_.hello.layers = 2;
     options_.secret = "secret";
     arena_ = std::move(*device::SharedArena::create(4096, 4));
+    shm_ = make_shared_memory_transport({});
+    process_ = make_in_process_transport({});
+    for (Transport* transport : {process_.get(), shm_.get()}) {
+      options_.transports.push_back(
+          {transport, *transport->expose(arena_->segment(), arena_->read_only_descriptor())});
+    }
     path_ = ::testing::TempDir() + "tandem-peer-" + std::to_string(getpid()) + ".sock";
   }
   void listen() {
-    listener_ = std::move(*PeerListener::listen(
-        reactor_, path_, options_, *arena_, [this](auto peer) { accepted_ = std::move(peer); }));
+    auto listener = PeerListener::listen(reactor_, here(), options_, arena_->shape(),
+                                         [this](auto peer) { accepted_ = std::move(peer); });
+    ASSERT_TRUE(listener) << listener.error().message;
+    listener_ = std::move(*listener);
   }
   Result<std::shared_ptr<PeerConnection>> dial(PeerOptions options) {
     Result<std::shared_ptr<PeerConnection>> out = internal_error("");
     net::run_until_done(
         reactor_,
         [](PeerTest& test, PeerOptions with, auto& result) -> boost::asio::awaitable<void> {
-          result = co_await dial_peer(test.reactor_, "unix:" + test.path_, std::move(with));
+          result = co_await dial_peer(test.reactor_,
+                                      test.address_.empty() ? "unix:" + test.path_ : test.address_,
+                                      std::move(with));
           for (int i = 0; i < 100 && result && !test.accepted_; ++i)
             co_await test.reactor_.sleep(std::chrono::milliseconds(10));
         }(*this, std::move(options), out));
@@ -44,10 +56,18 @@ class PeerTest : public ::testing::Test {
                         }(*this, duration));
   }
 
-  net::Reactor reactor_;
+  PeerAddress here() const {
+    PeerAddress address;
+    address.path = path_;
+    return address;
+  }
+
   PeerOptions options_;
   std::unique_ptr<device::SharedArena> arena_;
+  std::unique_ptr<Transport> shm_, process_;
+  net::Reactor reactor_;  // connections on it use the transports
   std::string path_;
+  std::string address_;  // empty: the path's
   std::unique_ptr<PeerListener> listener_;
   std::shared_ptr<PeerConnection> accepted_;
 };
@@ -75,9 +95,15 @@ TEST_F(PeerTest, ExchangesFramesAndReadsThePeersPages) {
   run(std::chrono::milliseconds(200));
   ASSERT_EQ(got.size(), 50U);
   EXPECT_EQ(got[49], "49");
-  std::vector<std::byte> out(100);
-  EXPECT_TRUE((*dialed)->arena()->copy(1, 9, 0, out));
+  EXPECT_EQ((*dialed)->transport().name(), "process");
+  const device::ArenaShape shape = (*dialed)->arena();
+  std::vector<std::byte> out(108);
+  EXPECT_EQ(
+      read_now(*(*dialed)->remote(), {{shape.pages_offset + shape.page_stride, out.data(), 100},
+                                      {8, out.data() + 100, 8}}),
+      TransferStatus::kOk);
   EXPECT_EQ(out[99], std::byte{7});
+  EXPECT_EQ(out[100], std::byte{9});
   (*dialed)->close();
   accepted_->close();
   run(std::chrono::milliseconds(50));
@@ -104,6 +130,11 @@ TEST_F(PeerTest, RefusesAnotherSecretModelOrLayout) {
   other = options_;
   other.hello.layer_places = {1, 0, 0, 0};
   EXPECT_FALSE(dial(other));
+  other = options_;
+  other.transports.clear();
+  refused = dial(other);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("no transport"), std::string::npos);
   other = options_;
   other.hello.version_min = other.hello.version_max = 7;
   refused = dial(other);
@@ -145,6 +176,47 @@ TEST_F(PeerTest, WhichRepresentationIsReadDependsOnTheDirection) {
   EXPECT_NE(scaled.error().message.find("scales"), std::string::npos) << scaled.error().message;
 }
 
+TEST_F(PeerTest, OverAUnixSocketTheArenasFileIsPassed) {
+  options_.transports.erase(options_.transports.begin());
+  listen();
+  auto dialed = dial(options_);
+  ASSERT_TRUE(dialed) << dialed.error().message;
+  EXPECT_EQ((*dialed)->transport().name(), "shm");
+  arena_->set_generation(3, 77);
+  uint64_t generation = 0;
+  EXPECT_EQ(read_now(*(*dialed)->remote(),
+                     {{24, reinterpret_cast<std::byte*>(&generation), sizeof generation}}),
+            TransferStatus::kOk);
+  EXPECT_EQ(generation, 77U);
+}
+
+TEST_F(PeerTest, FramesGoOverTcpAndSharedMemoryDoesNot) {
+  auto listener =
+      PeerListener::listen(reactor_, *parse_peer_address("tcp:127.0.0.1:0"), options_,
+                           arena_->shape(), [this](auto peer) { accepted_ = std::move(peer); });
+  ASSERT_TRUE(listener) << listener.error().message;
+  address_ = "tcp:127.0.0.1:" + std::to_string((*listener)->port());
+  auto dialed = dial(options_);
+  ASSERT_TRUE(dialed) << dialed.error().message;
+  EXPECT_EQ((*dialed)->transport().name(), "process");
+  options_.transports.erase(options_.transports.begin());
+  dialed = dial(options_);
+  ASSERT_FALSE(dialed);
+  EXPECT_NE(dialed.error().message.find("no transport"), std::string::npos);
+}
+
+TEST(PeerAddress, SaysWhatItWasMadeFrom) {
+  for (const std::string text : {"unix:/a/b", "tcp:host:1", "tcp:[::1]:65535", "tls:10.0.0.1:80"}) {
+    const auto parsed = parse_peer_address(text);
+    ASSERT_TRUE(parsed) << text;
+    EXPECT_EQ(parsed->text(), text);
+  }
+  for (const std::string text : {"", "unix:", "tcp:", "tcp:h", "tcp:h:", "tcp::1", "tcp:h:65536",
+                                 "tcp:h:1x", "http://h", "udp:h:1"}) {
+    EXPECT_FALSE(parse_peer_address(text)) << text;
+  }
+}
+
 TEST_F(PeerTest, NobodyListeningIsAnErrorAtOnce) {
   const auto refused = dial(options_);
   ASSERT_FALSE(refused);
@@ -158,13 +230,14 @@ TEST_F(PeerTest, WhereverAWorkerCanListenItCanBeReached) {
   EXPECT_TRUE(dial(options_));
   listener_.reset();
   path_ += 's';
-  EXPECT_FALSE(PeerListener::listen(reactor_, path_, options_, *arena_, [](auto) {}));
+  EXPECT_FALSE(PeerListener::listen(reactor_, here(), options_, arena_->shape(), [](auto) {}));
   EXPECT_EQ(dial(options_).error().status, 502) << "never the client's fault";
 }
 
 TEST_F(PeerTest, ListeningNeverRemovesSomebodysFile) {
   std::ofstream(path_) << "precious";
-  const auto listener = PeerListener::listen(reactor_, path_, options_, *arena_, [](auto) {});
+  const auto listener =
+      PeerListener::listen(reactor_, here(), options_, arena_->shape(), [](auto) {});
   ASSERT_FALSE(listener);
   EXPECT_EQ(listener.error().message,
             "The handoff socket " + path_ + " cannot be opened: Address already in use.");

@@ -91,6 +91,8 @@ class Transport {
   virtual ~Transport() = default;
   virtual std::string_view name() const = 0;  // "shm", "tcp", ...: what HELLO says
   virtual Fence fence() const = 0;
+  virtual bool within_process() const { return false; }  // reaches no other process
+  virtual bool passes_file() const { return false; }     // its descriptors come with a file
 
   // Memory that admitted peers may read; it outlives the transport. `file` maps the same bytes from
   // its start on (-1: none), which some transports need or use. Once.
