@@ -66,6 +66,8 @@ int run_worker(const Arguments& arguments) {
                 "--handoff-listen (0.0.0.0 needs it)");
   options.value(transports.choice, "kv-transport", "NAME",
                 "how page bytes travel: auto, shm, tcp or a module's name");
+  options.value(transports.streams, "kv-streams", "N", "TCP connections per peer for page bytes", 1,
+                64);
   options.value(transports.module, "kv-transport-module", "PATH",
                 "a transport module to load (see the operator guide)");
   options.value(transports.module_settings, "kv-transport-settings", "LINES",

@@ -62,7 +62,7 @@ void fields(F& f, CommitFrame& x) {
 }
 template <typename F>
 void fields(F& f, AckFrame& x) {
-  fields(f, x.key), f(4, x.rank);
+  fields(f, x.key), f(4, x.rank), f(5, x.link_rate);
 }
 template <typename F>
 void fields(F& f, AbortFrame& x) {

@@ -132,7 +132,8 @@ struct CommitFrame {
 
 struct AckFrame {
   HandoffKey key;
-  uint32_t rank = 0;  // of the receiver, here and below
+  uint32_t rank = 0;       // of the receiver, here and below
+  uint64_t link_rate = 0;  // bytes per second that pages come over with; 0: not known yet
 };
 
 struct AbortFrame {

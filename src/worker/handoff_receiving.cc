@@ -116,6 +116,8 @@ void HandoffService::run_receive(uint64_t key, kv::ReceiveActions actions) {
     if (at == receiving_.end()) return;
     Receiving& receiving = at->second;
     if (auto* send = std::get_if<kv::SendToPeer>(&action)) {
+      if (auto* ack = std::get_if<protocol::AckFrame>(&send->frame))
+        ack->link_rate = static_cast<uint64_t>(fetcher_->link_rate(receiving.peer));
       send_to(receiving.peer, send->frame);
     } else if (auto* pages = std::get_if<kv::ReservePages>(&action)) {
       reserve(key, *pages);

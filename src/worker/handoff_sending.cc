@@ -56,7 +56,7 @@ void HandoffService::start_prefill(protocol::GenerateRequest request,
       return;
     }
     kv::SendHandoff handoff(id, shape_, options_.timeouts, estimate(), now());
-    sending_.emplace(id, Sending{std::move(handoff), *sequence, std::move(done), report, {}});
+    sending_.emplace(id, Sending{std::move(handoff), *sequence, std::move(done), report, now()});
     open_.set(static_cast<double>(sending_.size() + receiving_.size()));
     if (const auto early = early_.find(id); early != early_.end()) {
       const EarlyOpen open = early->second;
@@ -84,6 +84,7 @@ void HandoffService::on_prefill_event(const std::string& id, engine::PrefillEven
   } else if (const auto* progress = std::get_if<engine::LayerProgress>(&event)) {
     run_send(id, sending.handoff.on_progress(progress->layer, progress->end_token, now()));
   } else if (auto* done = std::get_if<engine::PrefillDone>(&event)) {
+    sending.prefilled = now();
     run_send(id, sending.handoff.on_prefill_done(std::move(done->first_tokens), now()));
   } else if (const auto* failed = std::get_if<protocol::ErrorEvent>(&event)) {
     run_send(id, sending.handoff.on_cancel(failed->error, now()));
@@ -122,13 +123,16 @@ bool HandoffService::on_sender_frame(PeerId peer, const HandoffFrame& frame) {
   };
   if (const auto* grant = std::get_if<protocol::GrantFrame>(&frame)) {
     if (auto* handoff = find(grant->key)) {
-      sending_.at(grant->key.id).granted = now();
       run_send(grant->key.id, handoff->on_grant(peer, *grant, now()));
     }
   } else if (const auto* busy = std::get_if<protocol::BusyFrame>(&frame)) {
     if (auto* handoff = find(busy->key))
       run_send(busy->key.id, handoff->on_busy(peer, *busy, now()));
   } else if (const auto* ack = std::get_if<protocol::AckFrame>(&frame)) {
+    if (ack->link_rate > 0) {
+      const auto rate = static_cast<double>(ack->link_rate);
+      link_rate_ = link_rate_ == 0 ? rate : 0.7 * link_rate_ + 0.3 * rate;
+    }
     if (auto* handoff = find(ack->key)) run_send(ack->key.id, handoff->on_ack(peer, *ack, now()));
   } else if (const auto* abort_ack = std::get_if<protocol::AbortAckFrame>(&frame)) {
     if (auto* handoff = find(abort_ack->key))
@@ -189,11 +193,8 @@ void HandoffService::finish_send(Sending& sending, const kv::SendFinished& finis
   }
   sent_.add();
   sent_bytes_.add(static_cast<double>(finished.bytes_sent));
-  const double seconds = to_seconds(now() - sending.granted);
-  if (finished.bytes_sent > (1U << 20) && seconds > 0) {
-    const double rate = static_cast<double>(finished.bytes_sent) / seconds;
-    link_rate_ = link_rate_ == 0 ? rate : 0.7 * link_rate_ + 0.3 * rate;
-  }
+  sending.report.after_prefill = now() - sending.prefilled;
+  commit_delay_.observe(to_seconds(sending.report.after_prefill));
   sending.report.kv_bytes = finished.bytes_sent;
   sending.report.blocks_sent = finished.blocks_sent;
   if (done) done(sending.report);

@@ -70,7 +70,11 @@ HandoffService::HandoffService(engine::Engine& engine, const device::SharedArena
                               "Handoffs that ended with an error, on this side.")),
       fenced_(metrics.counter("tandem_handoff_peers_fenced_total",
                               "Peers cut off because they did not acknowledge an abort.")),
-      open_(metrics.gauge("tandem_handoffs_open", "Handoffs in progress or draining.")) {}
+      open_(metrics.gauge("tandem_handoffs_open", "Handoffs in progress or draining.")),
+      commit_delay_(metrics.histogram(
+          "tandem_handoff_after_prefill_seconds",
+          "From the end of a prefill to the decode worker's acknowledgement of its KV.",
+          {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10})) {}
 
 Result<std::unique_ptr<HandoffService>> HandoffService::create(engine::Engine& engine,
                                                                const device::SharedArena& arena,

@@ -52,6 +52,7 @@ struct PrefillReport {
   int32_t cached_tokens = 0;
   uint64_t kv_bytes = 0;
   uint32_t blocks_sent = 0;
+  Duration after_prefill{};  // from the prefill's end to the decode worker's acknowledgement
 };
 
 // Fills in layers, windows and layer_places.
@@ -96,7 +97,7 @@ class HandoffService {
     engine::SequenceId sequence = 0;
     std::function<void(Result<PrefillReport>)> done;
     PrefillReport report;
-    TimePoint granted{};
+    TimePoint prefilled;  // when the prompt's last token was computed
   };
   struct Receiving {
     kv::ReceiveHandoff handoff;
@@ -152,7 +153,8 @@ class HandoffService {
   kv::HandoffShape shape_;
   observe::Counter sent_bytes_, received_bytes_, sent_, received_, failed_, fenced_;
   observe::Gauge open_;
-  double link_rate_ = 0;  // bytes per second, of past transfers
+  observe::Histogram commit_delay_;
+  double link_rate_ = 0;  // bytes per second, as decode workers have measured it
   std::string address_;
   std::unique_ptr<kv::TlsContext> tls_;
   kv::TransportSet transports_;

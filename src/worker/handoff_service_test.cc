@@ -166,6 +166,65 @@ TEST(HandoffService, CancellingEitherSideLeavesNoPage) {
   decode.expect_empty();
 }
 
+// As on two hosts: frames and pages over TCP, nothing shared.
+TEST(HandoffService, OverTcpAPairEqualsOneWorker) {
+  HandoffServiceOptions options;
+  options.listen = "tcp:127.0.0.1:0";
+  options.transports.choice = "tcp";
+  options.peer.secret = "secret";
+  Node prefill("p", 120, 0, options, {24, 7});
+  Node decode("d", 60, 0, options, {24, 7});
+  EXPECT_TRUE(prefill.service->address().starts_with("tcp:127.0.0.1:"));
+  for (int round = 0; round < 4; ++round) {
+    std::vector<std::future<Result<PrefillReport>>> reports;
+    std::vector<std::future<Collected>> answers;
+    for (int i = 0; i < 6; ++i) {
+      const std::string id = "h" + std::to_string(round) + "-" + std::to_string(i);
+      const std::string prompt = "remember fact-" + std::to_string(i) + " " +
+                                 std::string(static_cast<size_t>(17 * i), 'x') + ">";
+      reports.push_back(prefill.prefill(prompt, id));
+      answers.push_back(decode.decode(prompt, id, prefill));
+    }
+    for (int i = 0; i < 6; ++i) {
+      const Collected got = answers[static_cast<size_t>(i)].get();
+      ASSERT_FALSE(got.error) << got.error->message;
+      EXPECT_EQ(got.text, "it is fact-" + std::to_string(i) + "!");
+      EXPECT_TRUE(reports[static_cast<size_t>(i)].get());
+    }
+  }
+  prefill.expect_empty();
+  decode.expect_empty();
+}
+
+TEST(HandoffService, AnAdvertisedHostIsWhatDecodeDials) {
+  HandoffServiceOptions options;
+  options.listen = "tcp:0.0.0.0:0";
+  options.advertised_host = "localhost";
+  options.transports.choice = "tcp";
+  Node prefill("p", 64, 0, options);
+  Node decode("d", 64, 0, options);
+  EXPECT_TRUE(prefill.service->address().starts_with("tcp:localhost:"));
+  auto report = prefill.prefill("fact-1 x>", "h1");
+  EXPECT_EQ(decode.decode("fact-1 x>", "h1", prefill).get().text, "it is fact-1!");
+  EXPECT_TRUE(report.get());
+}
+
+TEST(HandoffService, WorkersWithoutACommonTransportRefuse) {
+  HandoffServiceOptions options;
+  options.transports.choice = "tcp";
+  Node prefill("p", 64, 0, options);
+  options.transports.choice = "shm";
+  Node decode("d", 64, 0, options);
+  auto report = prefill.prefill("fact-1 x>", "h1");
+  const Collected got = decode.decode("fact-1 x>", "h1", prefill).get();
+  ASSERT_TRUE(got.error);
+  EXPECT_EQ(got.error->code, "handoff_refused");
+  EXPECT_NE(got.error->message.find("(tcp against shm)"), std::string::npos) << got.error->message;
+  prefill.service->cancel_prefill("h1", Error{499, "client_closed_request", "gone"});
+  (void)report.get();
+  prefill.expect_empty();
+}
+
 TEST(HandoffService, APrefillThatNobodyTakesEndsWithItsLease) {
   HandoffServiceOptions options;
   options.timeouts.lease = std::chrono::milliseconds(200);

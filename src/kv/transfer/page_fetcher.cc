@@ -10,7 +10,9 @@ namespace tandem::kv {
 
 namespace {
 constexpr size_t kSlots = 64;
-}
+constexpr double kRateSeconds = 0.05;  // of one look at a link's rate, or
+constexpr double kRateBytes = 16 << 20;
+}  // namespace
 
 struct PageFetcher::Request {
   FetchRequest what;
@@ -27,10 +29,29 @@ struct PageFetcher::Peer {
   FetchSource source;
   size_t in_flight = 0;  // batches
   bool failed = false;
+  // The link's rate: bytes over the time in which something was in flight.
+  TimePoint busy_since{};
+  double busy_seconds = 0;
+  double busy_bytes = 0;
+  double rate = 0;
+
+  void begin(TimePoint now) {
+    if (in_flight++ == 0) busy_since = now;
+  }
+  void end(TimePoint now, uint64_t bytes) {
+    --in_flight;
+    busy_bytes += static_cast<double>(bytes);
+    busy_seconds += to_seconds(now - std::exchange(busy_since, now));
+    if (busy_seconds < kRateSeconds && busy_bytes < kRateBytes) return;
+    const double fresh = busy_bytes / std::max(busy_seconds, 1e-6);
+    rate = rate == 0 ? fresh : 0.7 * rate + 0.3 * fresh;
+    busy_seconds = busy_bytes = 0;
+  }
 };
 
 struct PageFetcher::Batch {
   std::shared_ptr<Request> request;
+  uint64_t id = 0;
   uint64_t peer_id = 0;
   std::shared_ptr<Peer> peer;
   size_t first = 0;
@@ -47,7 +68,9 @@ PageFetcher::PageFetcher(net::Reactor& reactor, net::WorkPool& pool, FetchLimits
 PageFetcher::~PageFetcher() = default;
 
 void PageFetcher::open_peer(uint64_t peer, FetchSource source) {
-  peers_[peer] = std::make_shared<Peer>(Peer{std::move(source), 0, false});
+  auto made = std::make_shared<Peer>();
+  made->source = std::move(source);
+  peers_[peer] = std::move(made);
 }
 
 void PageFetcher::close_peer(uint64_t peer) {
@@ -97,6 +120,11 @@ void PageFetcher::stop(OwnerId owner) {
   }
 }
 
+double PageFetcher::link_rate(uint64_t peer) const {
+  const auto at = peers_.find(peer);
+  return at == peers_.end() ? 0 : at->second->rate;
+}
+
 size_t PageFetcher::waiting() const {
   size_t pages = 0;
   for (const auto& [id, owner] : owners_) {
@@ -139,6 +167,7 @@ bool PageFetcher::pump_one(Owner& owner) {
   const int slot = slots_.take();
   if (slot < 0) return false;
   auto batch = std::make_shared<Batch>();
+  batch->id = next_batch_++;
   batch->request = request;
   batch->peer_id = owner.peer;
   batch->peer = peer->second;
@@ -154,8 +183,8 @@ bool PageFetcher::pump_one(Owner& owner) {
   }
   request->next += batch->count;
   if (request->next == request->what.source.size()) owner.waiting.pop_front();
-  ++batch->peer->in_flight;
-  ++in_flight_;
+  batch->peer->begin(std::chrono::steady_clock::now());
+  batches_.emplace(batch->id, batch);
   if (status != TransferStatus::kOk) {
     reactor_.post([this, batch, status] { on_data(batch, status); });
   }
@@ -174,13 +203,16 @@ TransferStatus PageFetcher::post_data(const std::shared_ptr<Batch>& batch) {
     reads.push_back(
         {arena.pages_offset + page * arena.page_stride + what.offset, into, what.bytes});
   }
+  // The completion knows the batch by its number: it must not be the last to hold the remote.
   return batch->peer->source.remote->post(
-      reads, limits_.limit, [this, batch](TransferStatus status) {
-        reactor_.post([this, batch, status] { on_data(batch, status); });
+      reads, limits_.limit, [this, id = batch->id](TransferStatus status) {
+        reactor_.post([this, id, status] {
+          if (const auto at = batches_.find(id); at != batches_.end()) on_data(at->second, status);
+        });
       });
 }
 
-void PageFetcher::on_data(const std::shared_ptr<Batch>& batch, TransferStatus status) {
+void PageFetcher::on_data(std::shared_ptr<Batch> batch, TransferStatus status) {
   if (status != TransferStatus::kOk) return fail(batch, status);
   std::vector<Read> reads;
   reads.reserve(batch->count);
@@ -205,7 +237,7 @@ void PageFetcher::on_data(const std::shared_ptr<Batch>& batch, TransferStatus st
   }
 }
 
-void PageFetcher::on_generations(const std::shared_ptr<Batch>& batch, TransferStatus status) {
+void PageFetcher::on_generations(std::shared_ptr<Batch> batch, TransferStatus status) {
   if (status != TransferStatus::kOk) return fail(batch, status);
   for (size_t i = 0; i < batch->count; ++i) {
     uint64_t generation = 0;
@@ -252,8 +284,9 @@ void PageFetcher::end(const std::shared_ptr<Batch>& batch, CopyResult result) {
   } else {
     slots_.give_back(batch->slot);
   }
-  --batch->peer->in_flight;
-  --in_flight_;
+  batch->peer->end(std::chrono::steady_clock::now(),
+                   result == CopyResult::kIntact ? batch->what().bytes * batch->count : 0);
+  batches_.erase(batch->id);
   batch->request->answer(batch->first, batch->count, result);
   pump();
 }

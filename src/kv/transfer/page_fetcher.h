@@ -87,7 +87,9 @@ class PageFetcher {
   // What has not begun is answered with kFailed at once, the rest as it ends.
   void stop(OwnerId owner);
 
-  size_t in_flight() const { return in_flight_; }
+  // Bytes per second while something was on its way, over the last moments; 0: not known.
+  double link_rate(uint64_t peer) const;
+  size_t in_flight() const { return batches_.size(); }
   size_t waiting() const;
   size_t lost_slots() const { return slots_.lost(); }  // of batches that ended unfenced
 
@@ -99,8 +101,8 @@ class PageFetcher {
   void pump();
   bool pump_one(Owner& owner);
   TransferStatus post_data(const std::shared_ptr<Batch>& batch);
-  void on_data(const std::shared_ptr<Batch>& batch, TransferStatus status);
-  void on_generations(const std::shared_ptr<Batch>& batch, TransferStatus status);
+  void on_data(std::shared_ptr<Batch> batch, TransferStatus status);
+  void on_generations(std::shared_ptr<Batch> batch, TransferStatus status);
   void run_step(const std::shared_ptr<Batch>& batch);
   void fail(const std::shared_ptr<Batch>& batch, TransferStatus status);
   void end(const std::shared_ptr<Batch>& batch, CopyResult result);
@@ -112,7 +114,8 @@ class PageFetcher {
   std::map<uint64_t, std::shared_ptr<Peer>> peers_;
   std::map<OwnerId, Owner> owners_;
   OwnerId last_served_ = 0;
-  size_t in_flight_ = 0;
+  uint64_t next_batch_ = 1;
+  std::map<uint64_t, std::shared_ptr<Batch>> batches_;  // in flight
   bool pumping_ = false;
 };
 

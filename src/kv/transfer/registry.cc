@@ -4,6 +4,7 @@
 
 #include "kv/transfer/local_transport.h"
 #include "kv/transfer/module_transport.h"
+#include "kv/transfer/tcp_transport.h"
 
 namespace tandem::kv {
 namespace {
@@ -20,6 +21,14 @@ struct Context {
   }
   LocalTransportOptions local() const {
     return {options.copy_threads, options.max_bytes_in_flight};
+  }
+  TcpTransportOptions tcp(const TlsContext* with) const {
+    TcpTransportOptions out;
+    if (listen != nullptr && !listen->host.empty()) out.host = listen->host;
+    out.streams = options.streams;
+    out.max_bytes_in_flight = options.max_bytes_in_flight;
+    out.tls = with;
+    return out;
   }
 };
 
@@ -41,10 +50,20 @@ constexpr Row kTransports[] = {
                                     {c.options.module_settings, c.options.max_bytes_in_flight});
      },
      [](const Context& c) { return c.listen != nullptr; }},
+    {[](const Context& c) -> Made {
+       if (c.tls == nullptr) return nullptr;
+       return make_tcp_transport(c.tcp(c.tls));
+     },
+     [](const Context& c) { return c.listens_on(PeerAddress::Kind::kTls); }},
+    {[](const Context& c) -> Made { return make_tcp_transport(c.tcp(nullptr)); },
+     [](const Context& c) {
+       return c.listens_on(PeerAddress::Kind::kTcp) ||
+              (c.listens_on(PeerAddress::Kind::kUnix) && c.options.choice == "tcp");
+     }},
 };
 
 bool is_chosen(const std::string& choice, std::string_view name) {
-  return choice == "auto" || choice == name;
+  return choice == "auto" || choice == name || (choice == "tcp" && name == "tls");
 }
 
 }  // namespace
@@ -57,6 +76,8 @@ Result<TransportSet> make_transports(const TransportOptions& options, const Peer
     auto made = row.make(context);
     if (!made) return tl::unexpected(made.error());
     if (*made == nullptr || !is_chosen(options.choice, (*made)->name())) continue;
+    if (options.faults.any())
+      *made = with_faults(std::move(*made), options.faults, options.max_bytes_in_flight);
     OfferedTransport offered{made->get(), std::nullopt};
     if (row.exposes(context)) {
       TANDEM_TRY(exposed, (*made)->expose(arena.segment(), arena.read_only_descriptor()));

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "device/shared_arena.h"
 #include "kv/transfer/control_stream.h"
+#include "kv/transfer/fault_transport.h"
 #include "kv/transfer/peer_connection.h"
 #include "kv/transfer/transport.h"
 
@@ -18,7 +19,9 @@ struct TransportOptions {
   std::string module;           // a module's file to load; empty: none
   std::string module_settings;  // "key=value" lines
   int copy_threads = 1;         // of shared memory
+  int streams = 4;              // of TCP, per peer
   uint64_t max_bytes_in_flight = uint64_t{256} << 20;  // per peer
+  FaultPlan faults;                                    // of what is read here
 };
 
 struct TransportSet {

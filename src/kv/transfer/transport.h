@@ -11,7 +11,7 @@
 // Threads: every function may be called from any thread; none blocks but disconnect(), expel() and
 // the destructors, and those only until the transport's own threads have let go of the memory.
 // Completions run on a thread of the transport or inside disconnect(): they must be short and must
-// not call the transport.
+// not call the transport, nor hold the last reference to a Remote.
 #pragma once
 
 #include <cstddef>

@@ -35,7 +35,7 @@ inline void PrintTo(const TransportSubject& subject, std::ostream* out) { *out <
 std::vector<TransportSubject> transport_subjects();
 const TransportSubject* find_subject(const std::string& name);
 
-inline PeerKey test_key() { return {"test-peer", std::string(32, 'k')}; }
+inline PeerKey test_key() { return {"test-peer-000000", std::string(32, 'k')}; }
 
 inline std::byte pattern_byte(uint64_t offset) {
   return static_cast<std::byte>((offset * 2654435761U) >> 13);
