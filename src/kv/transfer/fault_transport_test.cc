@@ -1,5 +1,6 @@
 #include "kv/transfer/fault_transport.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "kv/transfer/local_transport.h"
