@@ -3,11 +3,13 @@
 //
 //   bench_transport_module MODULE.so [--settings "key=value,key=value"] [--seconds 1] [--rounds 5]
 //                          [--sizes 65536,1048576] [--perftest]
+//                          [--spread]
 //
 // The sender is a process of its own (this program, started again). The receiver posts batches of
 // reads through the adapter that workers use, with at most 32 reads in flight, as `-O 32` does for
-// ucx_perftest, and touches 64 MiB of memory on both sides so that caches help neither. Rates
-// are medians over the rounds, in GB/s (10^9).
+// ucx_perftest. That one reads the same bytes again and again, so by default this does too; with
+// --spread it goes through 64 MiB on both sides, as pages of KV would. Rates are medians over the
+// rounds, in GB/s (10^9).
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -44,6 +46,7 @@ struct Options {
   int rounds = 5;
   std::vector<uint64_t> sizes{4096, 65536, 1048576, 4194304};
   bool perftest = false;
+  bool spread = false;
 };
 
 std::string lines(std::string settings) {
@@ -120,7 +123,7 @@ class Sender {
 
 // GB/s of reads of one size; nothing when a read fails.
 std::optional<double> read_rate(kv::Remote& remote, std::vector<std::byte>& into, uint64_t size,
-                                double seconds) {
+                                const Options& options, double seconds) {
   std::mutex lock;
   std::condition_variable changed;
   int in_flight = 0;
@@ -135,7 +138,7 @@ std::optional<double> read_rate(kv::Remote& remote, std::vector<std::byte>& into
     std::vector<kv::Read> reads;
     for (int i = 0; i < per_batch; ++i) {
       reads.push_back({at, into.data() + at, size});
-      at = at + 2 * size <= kMemory ? at + size : 0;
+      if (options.spread) at = at + 2 * size <= kMemory ? at + size : 0;
     }
     {
       std::unique_lock guard(lock);
@@ -218,10 +221,10 @@ int run(const Options& options) {
   for (const uint64_t size : options.sizes) {
     std::vector<double> ours;
     std::vector<double> theirs;
-    const auto warm = read_rate(**remote, into, size, 0.1);
+    const auto warm = read_rate(**remote, into, size, options, 0.1);
     if (!warm) return 1;
     for (int round = 0; round < options.rounds; ++round) {
-      const auto rate = read_rate(**remote, into, size, options.seconds);
+      const auto rate = read_rate(**remote, into, size, options, options.seconds);
       if (!rate) return 1;
       ours.push_back(*rate);
       if (!options.perftest) continue;
@@ -258,6 +261,8 @@ int main(int argc, char** argv) {
       options.rounds = std::max(1, std::atoi(value().c_str()));
     } else if (word == "--perftest") {
       options.perftest = true;
+    } else if (word == "--spread") {
+      options.spread = true;
     } else if (word == "--sizes") {
       options.sizes.clear();
       std::istringstream list(value());
@@ -272,7 +277,7 @@ int main(int argc, char** argv) {
   if (options.module.empty() || !sane) {
     std::fprintf(stderr,
                  "usage: bench_transport_module MODULE.so [--settings k=v,k=v] "
-                 "[--seconds S] [--rounds N] [--sizes A,B] [--perftest]\n");
+                 "[--seconds S] [--rounds N] [--sizes A,B] [--perftest] [--spread]\n");
     return 2;
   }
   return serve ? tandem::serve(options) : tandem::run(options);
