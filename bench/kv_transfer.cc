@@ -1,11 +1,11 @@
 // How fast KV pages move between two processes of this machine, beside memcpy and (in
 // kv_transfer.sh) iperf3: reads of one layer of many pages, in batches, as handoffs post them.
 //
-//   bench_kv_transfer [SLICE_KIB]     default 64: one layer of a page of 16 tokens, 8 KV heads of
-//   128
+//   bench_kv_transfer [SLICE_KIB]     default 64: a layer of a page of 16 tokens, 8 heads of 128
 //
-// Each row is measured in rounds that take turns, and the median is printed with its share of the
-// first row, memcpy of the same slices by one thread.
+// Twice: between two small buffers that stay in the caches, as iperf3 does it, and spread over an
+// arena, as in life. Rows are measured in rounds that take turns; the median is printed with its
+// share of the first row, memcpy of the same slices by one thread.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -34,8 +34,8 @@ constexpr size_t kLayers = 16;  // slices of a page: reads are strided as in lif
 constexpr size_t kArenaBytes = size_t{512} << 20;
 constexpr size_t kBatchBytes = size_t{2} << 20;
 constexpr size_t kBatches = 12;  // in flight
-constexpr double kSeconds = 1.0;
-constexpr int kRounds = 5;
+constexpr double kSeconds = 0.7;
+constexpr int kRounds = 3;
 
 struct Subject {
   std::string name;
@@ -49,6 +49,11 @@ std::vector<Subject> subjects() {
   for (const int streams : {1, 2, 4}) {
     all.push_back({"tcp, " + std::to_string(streams) + " streams",
                    [streams] { return make_tcp_transport({.streams = streams}); }});
+  }
+  for (const int streams : {1, 4}) {
+    all.push_back({"tcp, " + std::to_string(streams) + " copied", [streams] {
+                     return make_tcp_transport({.streams = streams, .use_file = false});
+                   }});
   }
   return all;
 }
@@ -94,8 +99,7 @@ int serve(int socket, size_t page_bytes) {
 
 struct Walk {  // slice by slice through the arena, layer after layer
   uint64_t first;
-  size_t page_bytes, slice;
-  size_t pages = kArenaBytes / page_bytes;
+  size_t page_bytes, slice, pages;
   size_t at = 0;
   uint64_t next() {
     const size_t page = at % pages;
@@ -115,7 +119,7 @@ double copy_rate(const std::byte* from, Walk walk, std::vector<std::byte>& into)
   for (size_t place = 0; since(start) < kSeconds;) {
     for (int i = 0; i < 32; ++i) {
       std::memcpy(into.data() + place, from + walk.next(), walk.slice);
-      place = (place + walk.slice) % (into.size() - walk.slice);
+      place = (place + walk.slice) % (into.size() / walk.slice * walk.slice);
       bytes += walk.slice;
     }
   }
@@ -137,7 +141,7 @@ double read_rate(Remote& remote, Walk walk, std::vector<std::byte>& into) {
     reads.clear();
     for (size_t i = 0; i < kBatchBytes / walk.slice; ++i) {
       reads.push_back({walk.next(), into.data() + place, walk.slice});
-      place = (place + walk.slice) % (into.size() - walk.slice);
+      place = (place + walk.slice) % (into.size() / walk.slice * walk.slice);
     }
     ++in_flight;
     guard.unlock();
@@ -165,14 +169,31 @@ std::shared_ptr<Remote> connect(Transport& transport, Descriptor descriptor) {
   return *result;
 }
 
+void table(const Walk& walk, const std::byte* memory,
+           const std::vector<std::shared_ptr<Remote>>& remotes,
+           const std::vector<std::string>& names, std::vector<std::byte>& into) {
+  std::vector<std::vector<double>> rates(names.size());
+  for (int round = 0; round < kRounds; ++round) {
+    rates[0].push_back(copy_rate(memory, walk, into));
+    for (size_t i = 0; i < remotes.size(); ++i)
+      rates[i + 1].push_back(read_rate(*remotes[i], walk, into));
+  }
+  std::printf("%-18s %8s %8s\n", "transport", "GB/s", "memcpy");
+  double base = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    std::ranges::sort(rates[i]);
+    const double median = rates[i][rates[i].size() / 2];
+    if (i == 0) base = median;
+    std::printf("%-18s %8.2f %7.0f%%\n", names[i].c_str(), median, 100 * median / base);
+  }
+}
+
 int measure(int socket, size_t slice, size_t page_bytes) {
   uint64_t first = 0;
   read_all(socket, &first, sizeof first);
   const auto file = receive_file(socket);
   if (!file) fail(file.error().message);
   const auto segment = std::move(*device::RemoteSegment::map(dup(*file)));
-  std::vector<std::byte> into(size_t{256} << 20);
-  const Walk walk{first, page_bytes, slice};
   std::vector<std::string> names{"memcpy, 1 thread"};
   std::vector<std::unique_ptr<Transport>> transports;
   std::vector<std::shared_ptr<Remote>> remotes;
@@ -186,19 +207,11 @@ int measure(int socket, size_t slice, size_t page_bytes) {
     remotes.push_back(connect(*transports.back(), std::move(descriptor)));
     names.push_back(subject.name);
   }
-  std::vector<std::vector<double>> rates(names.size());
-  for (int round = 0; round < kRounds; ++round) {
-    rates[0].push_back(copy_rate(segment->bytes().data(), walk, into));
-    for (size_t i = 0; i < remotes.size(); ++i)
-      rates[i + 1].push_back(read_rate(*remotes[i], walk, into));
-  }
-  std::printf("%-18s %8s %8s\n", "transport", "GB/s", "memcpy");
-  double base = 0;
-  for (size_t i = 0; i < names.size(); ++i) {
-    std::ranges::sort(rates[i]);
-    const double median = rates[i][rates[i].size() / 2];
-    if (i == 0) base = median;
-    std::printf("%-18s %8.2f %7.0f%%\n", names[i].c_str(), median, 100 * median / base);
+  for (const bool spread : {false, true}) {
+    const size_t pages = spread ? kArenaBytes / page_bytes : 1;
+    std::vector<std::byte> into(spread ? size_t{256} << 20 : kBatchBytes);
+    std::printf("%s\n", spread ? "\nspread over an arena" : "small buffers");
+    table({first, page_bytes, slice, pages}, segment->bytes().data(), remotes, names, into);
   }
   return 0;
 }

@@ -72,6 +72,10 @@ int run_worker(const Arguments& arguments) {
                 "a transport module to load (see the operator guide)");
   options.value(transports.module_settings, "kv-transport-settings", "LINES",
                 "key=value lines for the module");
+  std::string transport_fault;
+  options.value(transport_fault, "kv-transport-fault", "PLAN",
+                "for tests: what goes wrong with page bytes read here, for example "
+                "seed=7,flip=0.01,drop=0.01,rate=1e8 (bytes per second)");
   options.value(tls.certificate, "handoff-tls-cert", "FILE",
                 "this worker's certificate for tls: addresses (PEM, with its chain)");
   options.value(tls.key, "handoff-tls-key", "FILE", "the certificate's key (PEM)");
@@ -98,6 +102,9 @@ int run_worker(const Arguments& arguments) {
     if (worker == nullptr) _exit(130);  // it still loads: nothing to end with care
     worker->shut_down();
   });
+  auto faults = kv::parse_fault_plan(transport_fault);
+  if (!faults) return report(faults.error());
+  transports.faults = *faults;
   if (Status found = flags.find_model(); !found) return report(found.error());
   auto made = flags.worker_options();
   if (!made) return report(made.error());

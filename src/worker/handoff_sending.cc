@@ -1,4 +1,5 @@
 // The prefill half of HandoffService.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -55,7 +56,7 @@ void HandoffService::start_prefill(protocol::GenerateRequest request,
       done(tl::unexpected(sequence.error()));
       return;
     }
-    kv::SendHandoff handoff(id, shape_, options_.timeouts, estimate(), now());
+    kv::SendHandoff handoff(id, shape_, timeouts_for(report.prompt_tokens), estimate(), now());
     sending_.emplace(id, Sending{std::move(handoff), *sequence, std::move(done), report, now()});
     open_.set(static_cast<double>(sending_.size() + receiving_.size()));
     if (const auto early = early_.find(id); early != early_.end()) {
@@ -67,6 +68,21 @@ void HandoffService::start_prefill(protocol::GenerateRequest request,
       }
     }
   });
+}
+
+// A prompt that was cached as a whole is committed before its first byte has moved, and an abort is
+// acknowledged when the copies under way have ended: both take what the link takes.
+kv::HandoffTimeouts HandoffService::timeouts_for(int32_t prompt_tokens) const {
+  kv::HandoffTimeouts timeouts = options_.timeouts;
+  if (link_rate_ <= 0) return timeouts;
+  const uint64_t pages =
+      uint64_t{shape_.blocks(static_cast<size_t>(prompt_tokens))} * shape_.groups();
+  const double all = static_cast<double>(pages * shape_.page_bytes);
+  const auto under_way =
+      static_cast<double>(options_.fetch.batch_bytes * options_.fetch.batches_per_peer);
+  timeouts.ack += from_seconds(2 * all / link_rate_);
+  timeouts.drain += from_seconds(2 * std::min(all, under_way) / link_rate_);
+  return timeouts;
 }
 
 void HandoffService::cancel_prefill(const std::string& handoff_id, const Error& error) {

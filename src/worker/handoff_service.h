@@ -143,6 +143,7 @@ class HandoffService {
   boost::asio::awaitable<void> tick_loop();
   void send_to(kv::PeerId peer, const protocol::HandoffFrame& frame);
   kv::OfferEstimate estimate() const;
+  kv::HandoffTimeouts timeouts_for(int32_t prompt_tokens) const;
   static TimePoint now() { return std::chrono::steady_clock::now(); }
 
   engine::Engine& engine_;

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "kv/transfer/local_transport.h"
+#include "kv/transfer/tcp_transport.h"
+#include "kv/transfer/test_certificate.h"
 #include "kv/transfer/transport_subject.h"
 #include "protocol/representation.h"
 
@@ -64,7 +66,7 @@ class PeerTest : public ::testing::Test {
 
   PeerOptions options_;
   std::unique_ptr<device::SharedArena> arena_;
-  std::unique_ptr<Transport> shm_, process_;
+  std::unique_ptr<Transport> shm_, process_, tls_;
   net::Reactor reactor_;  // connections on it use the transports
   std::string path_;
   std::string address_;  // empty: the path's
@@ -203,6 +205,45 @@ TEST_F(PeerTest, FramesGoOverTcpAndSharedMemoryDoesNot) {
   dialed = dial(options_);
   ASSERT_FALSE(dialed);
   EXPECT_NE(dialed.error().message.find("no transport"), std::string::npos);
+}
+
+TEST_F(PeerTest, OverTlsBothEndsShowCertificates) {
+  options_.tls = test_tls();
+  ASSERT_NE(options_.tls, nullptr);
+  tls_ = make_tcp_transport({.streams = 2, .tls = options_.tls});
+  options_.transports = {{tls_.get(), *tls_->expose(arena_->segment(), -1)}};
+  auto listener =
+      PeerListener::listen(reactor_, *parse_peer_address("tls:127.0.0.1:0"), options_,
+                           arena_->shape(), [this](auto peer) { accepted_ = std::move(peer); });
+  ASSERT_TRUE(listener) << listener.error().message;
+  const std::string port = std::to_string((*listener)->port());
+  address_ = "tls:127.0.0.1:" + port;
+  auto dialed = dial(options_);
+  ASSERT_TRUE(dialed) << dialed.error().message;
+  EXPECT_EQ((*dialed)->transport().name(), "tls");
+  arena_->set_generation(2, 55);
+  uint64_t generation = 0;
+  EXPECT_EQ(read_now(*(*dialed)->remote(),
+                     {{16, reinterpret_cast<std::byte*>(&generation), sizeof generation}}),
+            TransferStatus::kOk);
+  EXPECT_EQ(generation, 55U);
+  const auto stranger = TlsContext::load(make_certificate("peer-stranger"));
+  ASSERT_TRUE(stranger);
+  auto other = options_;
+  other.tls = stranger->get();
+  EXPECT_FALSE(dial(other));
+  other.tls = nullptr;
+  const auto without = dial(other);
+  ASSERT_FALSE(without);
+  EXPECT_NE(without.error().message.find("--handoff-tls-cert"), std::string::npos);
+  address_ = "tls:localhost:" + port;
+  EXPECT_FALSE(dial(options_)) << "the certificate names the address only";
+  address_ = "tcp:127.0.0.1:" + port;
+  EXPECT_FALSE(dial(options_)) << "and without TLS there is no answer";
+  dialed->reset();
+  accepted_.reset();
+  listener->reset();
+  run(std::chrono::milliseconds(50));
 }
 
 TEST(PeerAddress, SaysWhatItWasMadeFrom) {

@@ -24,9 +24,11 @@ class TcpTransport final : public Transport {
   Status register_local(std::span<std::byte> /*memory*/) override { return {}; }
 
   Result<Descriptor> expose(std::span<const std::byte> memory, int file) override {
-    TANDEM_TRY(server, tcp::Server::start(
-                           {.host = options_.host, .port = options_.port, .tls = options_.tls},
-                           memory, file));
+    TANDEM_TRY(server, tcp::Server::start({.host = options_.host,
+                                           .port = options_.port,
+                                           .tls = options_.tls,
+                                           .use_file = options_.use_file},
+                                          memory, file));
     server_ = std::move(server);
     return Descriptor{tcp::encode_address(server_->address())};
   }
