@@ -4,9 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 port=${IPERF_PORT:-5299}
-iperf3 --server --port "$port" > /dev/null &
+iperf3 --server --port "$port" > /dev/null 2>&1 &
 server=$!
-trap 'kill $server' EXIT
+trap 'kill $server 2> /dev/null' EXIT
 sleep 0.5
 peer() {  # peer LABEL ARGS: the median of three
   for _ in 1 2 3; do
