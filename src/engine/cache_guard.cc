@@ -190,6 +190,53 @@ void CacheGuard::raise(const kv::TagFault& fault, std::string where, protocol::S
   if (options_.on_full) options_.on_full();
 }
 
+std::vector<std::vector<uint64_t>> CacheGuard::digests(std::span<const PageTag> tags) const {
+  std::vector<std::vector<uint64_t>> out;
+  if (options_.level != IntegrityLevel::kFull) return out;
+  for (const PageTag tag : tags) {
+    const auto known = tracker_->digests(tag);
+    out.emplace_back(known.begin(), known.end());
+  }
+  return out;
+}
+
+// The pages here were never used: they go with the handoff. The sender looks at its own.
+void CacheGuard::on_corrupt(const CorruptCopy& copy) {
+  ++total_;
+  found_[static_cast<size_t>(TagMismatch::kDigest)].add();
+  const auto tag = [](const PageTag& page) {
+    JsonValue out = JsonValue::object();
+    out.set("page", JsonValue::integer(page.page));
+    out.set("generation", JsonValue::unsigned_integer(page.generation));
+    return out;
+  };
+  JsonValue line = JsonValue::object();
+  line.set("incident", JsonValue::string("kv_integrity"));
+  line.set("kind", JsonValue::string(std::string(kv::mismatch_name(TagMismatch::kDigest))));
+  line.set("found_by", JsonValue::string("handoff"));
+  line.set("sequence", JsonValue::unsigned_integer(copy.sequence));
+  line.set("request", JsonValue::string(copy.request));
+  line.set("block", JsonValue::integer(copy.block));
+  line.set("group", JsonValue::integer(copy.group));
+  line.set("layer", JsonValue::integer(copy.layer));
+  line.set("source", tag(copy.source));
+  line.set("target", tag(copy.target));
+  line.set("described", JsonValue::string(hex(copy.described)));
+  line.set("found", JsonValue::string(hex(copy.found)));
+  line.set("quarantined", JsonValue::boolean(false));
+  observe::log_error("{}", line.dump());
+}
+
+void CacheGuard::recheck(std::span<const PageTag> tags) {
+  if (scrubber_ == nullptr) return;
+  std::vector<ScrubPage> pages;
+  for (const PageTag tag : tags) {
+    if (tag.page < 0) continue;
+    if (auto page = scrub_page(tag)) pages.push_back(std::move(*page));
+  }
+  if (!pages.empty()) submit(std::move(pages), [](int64_t) {});
+}
+
 // --- the scrubber ----------------------------------------------------------------------------
 
 std::optional<ScrubPage> CacheGuard::scrub_page(PageTag tag) const {

@@ -39,6 +39,19 @@ struct GuardOptions {
   std::function<void()> on_full = {};
 };
 
+// One layer of a block that did not come as the sender described it.
+struct CorruptCopy {
+  protocol::SequenceId sequence = 0;
+  std::string request;
+  int32_t layer = 0;
+  int64_t block = 0;
+  int32_t group = 0;
+  kv::PageTag source;  // at the sender
+  kv::PageTag target;
+  uint64_t described = 0;  // digests
+  uint64_t found = 0;
+};
+
 struct VerifyProgress {
   int64_t total = 0;    // published pages when it began
   int64_t checked = 0;  // pages that were compared
@@ -70,6 +83,12 @@ class CacheGuard {
                  const std::function<std::string(protocol::SequenceId)>& name);
   // Digests of received pages, which were compared with the sender's.
   void received(const std::vector<IntegrityReport::Fresh>& pages);
+
+  // Of those pages whose digests are known; empty below level full.
+  std::vector<std::vector<uint64_t>> digests(std::span<const kv::PageTag> tags) const;
+  void on_corrupt(const CorruptCopy& copy);
+  // Compares those of the pages that have digests, soon.
+  void recheck(std::span<const kv::PageTag> tags);
 
   bool scrubs() const { return scrubber_ != nullptr; }
   // Gives the scrubber its next pages when it is time: often while the device idles, else rarely.

@@ -216,7 +216,7 @@ void Engine::tell_pages(Generation& generation, const protocol::StepSequence& pl
   if (generation.pages_told >= tags.size()) return;
   const auto fresh = tags.subspan(generation.pages_told);
   generation.pages_told = tags.size();
-  generation.prefill_sink(PrefillPages{{fresh.begin(), fresh.end()}});
+  generation.prefill_sink(PrefillPages{{fresh.begin(), fresh.end()}, guard_.digests(fresh)});
 }
 
 std::string Engine::request_of(SequenceId id) const {

@@ -69,6 +69,8 @@ struct PrefillAdmitted {
 // passed already.
 struct PrefillPages {
   std::vector<PageTag> pages;
+  // Level full: as many, of those pages that come from the cache; the others are empty.
+  std::vector<std::vector<uint64_t>> digests = {};
 };
 struct LayerProgress {
   int32_t layer = 0;
@@ -135,11 +137,12 @@ class Engine {
   // room, or when abandon_received came first.
   SequenceId reserve(std::vector<int32_t> tokens, KvScope scope, Duration wait,
                      std::function<void(std::optional<Received>)> done);
-  // The blocks are proven. `request.prompt` are the offered tokens. `started` runs before the first
-  // event.
+  // The blocks are proven. `request.prompt` are the offered tokens. `proven`: digests of the pages
+  // that came (level full). `started` runs before the first event.
   void start_received(SequenceId id, protocol::GenerateRequest request,
                       std::vector<protocol::ScoredToken> first_tokens, int32_t cached_tokens,
-                      EventSink sink, std::function<void()> started);
+                      std::vector<IntegrityReport::Fresh> proven, EventSink sink,
+                      std::function<void()> started);
   // Also while it still waits for room: it leaves the queue at once. `may_be_written`: see
   // KvManager::receive_failed.
   void abandon_received(SequenceId id, bool may_be_written = false);
@@ -153,6 +156,12 @@ class Engine {
   void list_cache(KvListQuery query, std::function<void(KvListing)> done);
   void drop_cache(KvDropQuery query, std::function<void(size_t blocks)> done);
   void verify_cache(std::function<void(const Result<VerifyProgress>&)> tell);
+
+  kv::IntegrityLevel integrity() const { return options_.integrity.level; }
+  // A part of a block did not come as its sender described it.
+  void report_corrupt(CorruptCopy copy);
+  // A peer says so of this sequence's pages: those that have digests are compared.
+  void recheck(SequenceId id);
 
   EngineStats stats() const;
   // A pass has been out for longer than `limit`: the device hangs.

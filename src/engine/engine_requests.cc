@@ -269,9 +269,11 @@ Result<SequenceId> Engine::embed(protocol::EmbedRequest request, EmbedSink sink)
 
 void Engine::start_received(SequenceId id, GenerateRequest request,
                             std::vector<protocol::ScoredToken> first_tokens, int32_t cached_tokens,
-                            EventSink sink, std::function<void()> started) {
+                            std::vector<IntegrityReport::Fresh> proven, EventSink sink,
+                            std::function<void()> started) {
   post([this, id, request = std::move(request), first_tokens = std::move(first_tokens),
-        cached_tokens, sink = std::move(sink), started = std::move(started)]() mutable {
+        cached_tokens, proven = std::move(proven), sink = std::move(sink),
+        started = std::move(started)]() mutable {
     // The offer had room; everything else was checked by the side that computed the prompt, but the
     // other choices run here.
     auto adapter = check(request);
@@ -286,6 +288,7 @@ void Engine::start_received(SequenceId id, GenerateRequest request,
       sink(ErrorEvent{adapter.error()});
       return;
     }
+    guard_.received(proven);
     kv_.receive_done(id, request.prompt);
     started();
     meters_.prompt_tokens.add(static_cast<double>(request.prompt.size()));

@@ -103,4 +103,14 @@ void Engine::verify_cache(std::function<void(const Result<VerifyProgress>&)> tel
   });
 }
 
+void Engine::report_corrupt(CorruptCopy copy) {
+  post([this, copy = std::move(copy)] { guard_.on_corrupt(copy); });
+}
+
+void Engine::recheck(SequenceId id) {
+  post([this, id] {
+    if (kv_.holds(id)) guard_.recheck(kv_.tags(id));
+  });
+}
+
 }  // namespace tandem::engine

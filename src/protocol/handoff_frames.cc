@@ -52,7 +52,7 @@ void fields(F& f, BusyFrame& x) {
 }
 template <typename F>
 void fields(F& f, PushFrame& x) {
-  fields(f, x.key), f(4, x.layer), f(5, x.first_block), f(6, x.pages);
+  fields(f, x.key), f(4, x.layer), f(5, x.first_block), f(6, x.pages), f(7, x.digests);
 }
 template <typename F>
 void fields(F& f, CommitFrame& x) {
@@ -99,6 +99,10 @@ struct FieldWriter {
   void write(const std::vector<int32_t>& values) {
     out.array(values.size());
     for (const int32_t value : values) out.integer(value);
+  }
+  void write(const std::vector<uint64_t>& values) {
+    out.array(values.size());
+    for (const uint64_t value : values) out.unsigned_integer(value);
   }
   // Each token: its id and logprob, then those of the alternatives; numbers as their bits.
   void write(const std::vector<ScoredToken>& tokens) {
@@ -158,6 +162,15 @@ struct FieldReader {
     values.resize(count);
     for (int32_t& value : values) {
       if (!read_token(value)) return false;
+    }
+    return true;
+  }
+  bool read(std::vector<uint64_t>& values) {
+    size_t count = 0;
+    if (!in.array(count)) return false;
+    values.resize(count);
+    for (uint64_t& value : values) {
+      if (!in.unsigned_integer(value)) return false;
     }
     return true;
   }

@@ -23,7 +23,7 @@
 
 namespace tandem::protocol {
 
-inline constexpr uint16_t kHandoffVersion = 3;  // 3: instances, ranks, transports
+inline constexpr uint16_t kHandoffVersion = 3;  // 3: instances, ranks, transports, digests
 inline constexpr size_t kFrameHeaderBytes = 20;
 inline constexpr size_t kMaxFramePayload = size_t{8} << 20;
 inline constexpr size_t kMaxFirstTokens = 64;
@@ -114,6 +114,9 @@ struct PushFrame {
   uint32_t layer = 0;
   uint32_t first_block = 0;
   std::vector<PageTag> pages;
+  // As many as pages, in the sender's representation (kv/integrity/page_digest.h); empty when the
+  // sender keeps none.
+  std::vector<uint64_t> digests = {};
 };
 
 struct CommitFrame {

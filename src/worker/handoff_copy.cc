@@ -1,7 +1,11 @@
 // How pages come over, of HandoffService: each CopyPages is a fetch of one layer (page_fetcher.h),
 // which reads the bytes, compares the pages' generations, and runs the step between arrival and
 // use. The answers go to the pure machine.
+#include <memory>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "observe/log.h"
 #include "worker/handoff_service.h"
@@ -31,24 +35,73 @@ void HandoffService::copy(uint64_t key, const kv::CopyPages& action) {
                              static_cast<size_t>(target.page) * arena_.shape().page_stride +
                              importer->target_offset(place.slot));
   }
-  request.step = step(importer, action.layer, request.target);
+  auto own = std::make_shared<std::vector<uint64_t>>();
+  request.step = step(peer->second, receiving, action, request.target, own);
   receiving.bytes += request.bytes * action.source.size();
   fetcher_->fetch(key, receiving.peer, std::move(request),
-                  [this, key, layer = action.layer, block = action.first_block](
+                  [this, key, own, layer = action.layer, block = action.first_block](
                       size_t first, size_t count, kv::CopyResult result) {
+                    keep_digests(key, layer, block, *own, first, count);
                     on_copied(key, layer, block + static_cast<uint32_t>(first),
                               static_cast<uint32_t>(count), result);
                   });
 }
 
-// Between arrival and use.
-kv::PageStep HandoffService::step(const std::shared_ptr<const PageImporter>& importer,
-                                  uint32_t layer, const std::vector<std::byte*>& target) {
+void HandoffService::keep_digests(uint64_t key, uint32_t layer, uint32_t first_block,
+                                  std::span<const uint64_t> own, size_t first, size_t count) {
+  const auto at = receiving_.find(key);
+  if (own.empty() || at == receiving_.end()) return;
+  const size_t blocks = shape_.blocks(at->second.tokens.size());
+  auto& kept = at->second.digests;
+  kept.resize(places_.size() * blocks);
+  for (size_t i = first; i < first + count; ++i) kept[layer * blocks + first_block + i] = own[i];
+}
+
+// Between arrival and use: what the sender describes is its own form of the bytes; what is kept
+// describes this worker's.
+kv::PageStep HandoffService::step(const Peer& peer, const Receiving& receiving,
+                                  const kv::CopyPages& action,
+                                  const std::vector<std::byte*>& target,
+                                  const std::shared_ptr<std::vector<uint64_t>>& own) {
   kv::PageStep out;
-  if (!importer->converts()) return out;
-  out.staged = true;
-  out.finish = [importer, layer, target](size_t index, std::span<const std::byte> arrived) {
-    importer->convert(static_cast<int32_t>(layer), arrived.data(), target[index]);
+  out.staged = peer.importer->converts();
+  if (!out.staged && !digests_.looks()) return out;
+  if (digests_.on()) own->resize(action.source.size());
+  std::vector<kv::PageTag> here;
+  const auto group = static_cast<size_t>(places_[action.layer].group);
+  for (size_t i = 0; i < action.source.size(); ++i)
+    here.push_back(receiving.pages.pages[(action.first_block + i) * shape_.groups() + group]);
+  out.finish = [this, importer = peer.importer, shape = peer.shape, action, target, own,
+                here = std::move(here), tokens = receiving.tokens.size(),
+                sequence = receiving.pages.id, request = receiving.request.context.request_id](
+                   size_t index, std::span<const std::byte> arrived) {
+    const auto block = static_cast<int64_t>(action.first_block + index);
+    const BlockPart part{.layer = static_cast<int32_t>(action.layer),
+                         .block = block,
+                         .length = digests_.length(block, tokens)};
+    std::optional<uint64_t> described;
+    if (!action.digests.empty()) described = action.digests[index];
+    uint64_t found = 0;
+    // The memory is this worker's own: a planted fault may change it.
+    const std::span<std::byte> bytes(const_cast<std::byte*>(arrived.data()), arrived.size());
+    const auto result = digests_.arrived(*shape, part, bytes, described, found);
+    if (result == kv::CopyResult::kCorrupt) {
+      engine_.report_corrupt({.sequence = sequence,
+                              .request = request,
+                              .layer = part.layer,
+                              .block = block,
+                              .group = places_[action.layer].group,
+                              .source = action.source[index],
+                              .target = here[index],
+                              .described = *described,
+                              .found = found});
+      return result;
+    }
+    if (importer->converts()) {
+      importer->convert(part.layer, arrived.data(), target[index]);
+      if (digests_.on()) found = digests_.of(part, part_of(here[index], action.layer));
+    }
+    if (digests_.on()) (*own)[index] = found;
     return kv::CopyResult::kIntact;
   };
   return out;

@@ -26,7 +26,8 @@ using engine::Collected;
 struct Node {
   Node(const std::string& name, int32_t pages, int step_ms, HandoffServiceOptions options = {},
        std::vector<int32_t> windows = {},
-       engine::Script script = {.replies = {{"fact", "it is {echo:0}!"}, {"", "default reply"}}}) {
+       engine::Script script = {.replies = {{"fact", "it is {echo:0}!"}, {"", "default reply"}}},
+       engine::GuardOptions integrity = {}) {
     script.marker = ">";
     script.windows = std::move(windows);
     script.step_ms = step_ms;
@@ -41,7 +42,9 @@ struct Node {
         [raw = arena.get()](int32_t page, uint64_t generation) {
           raw->set_generation(page, generation);
         },
-        engine::EngineOptions{.prefill_chunk = 8, .lineage = "test"}, metrics);
+        engine::EngineOptions{
+            .prefill_chunk = 8, .lineage = "test", .integrity = std::move(integrity)},
+        metrics);
     options.peer.hello.lineage = "test";
     options.peer.hello.block_tokens = 8;
     describe_groups(engine->page_groups(), options.peer.hello);

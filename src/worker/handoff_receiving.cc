@@ -177,15 +177,39 @@ void HandoffService::reserve(uint64_t key, const kv::ReservePages& action) {
       });
 }
 
+std::vector<engine::IntegrityReport::Fresh> HandoffService::received_pages(
+    const Receiving& receiving) const {
+  std::vector<engine::IntegrityReport::Fresh> fresh;
+  if (receiving.digests.empty()) return fresh;
+  const size_t blocks = shape_.blocks(receiving.tokens.size());
+  const size_t whole = receiving.tokens.size() / static_cast<size_t>(shape_.block_tokens);
+  const size_t groups = shape_.groups();
+  for (size_t group = 0; group < groups; ++group) {
+    for (size_t block = receiving.pages.first_missing[group]; block < whole; ++block) {
+      auto& page = fresh.emplace_back();
+      page.tag = receiving.pages.pages[block * groups + group];
+      for (size_t layer = 0; layer < places_.size(); ++layer) {
+        if (static_cast<size_t>(places_[layer].group) != group) continue;
+        const auto slot = static_cast<size_t>(places_[layer].slot);
+        if (page.digests.size() <= slot) page.digests.resize(slot + 1);
+        page.digests[slot] = receiving.digests[layer * blocks + block];
+      }
+    }
+  }
+  return fresh;
+}
+
 void HandoffService::start_sequence(uint64_t key, const kv::StartSequence& action) {
   Receiving& receiving = receiving_.at(key);
   protocol::GenerateRequest request = std::move(receiving.request);
+  auto proven = received_pages(receiving);
   request.prompt = std::move(receiving.tokens);
   const auto leg = receiving.leg;
   const engine::SequenceId sequence = receiving.pages.id;
   leg->sequence_ = sequence;
   engine_.start_received(sequence, std::move(request), action.first_tokens,
-                         static_cast<int32_t>(action.cached_tokens), leg->sink_, [this, key] {
+                         static_cast<int32_t>(action.cached_tokens), std::move(proven), leg->sink_,
+                         [this, key] {
                            reactor_.post([this, key] {
                              if (const auto at = receiving_.find(key); at != receiving_.end()) {
                                run_receive(key, at->second.handoff.on_started());

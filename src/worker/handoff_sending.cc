@@ -1,6 +1,7 @@
 // The prefill half of HandoffService.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "numerics/hmac.h"
@@ -95,7 +96,8 @@ void HandoffService::cancel_prefill(const std::string& handoff_id, const Error& 
 
 void HandoffService::on_prefill_event(const std::string& id, engine::PrefillEvent event) {
   Sending& sending = sending_.at(id);
-  if (const auto* pages = std::get_if<engine::PrefillPages>(&event)) {
+  if (auto* pages = std::get_if<engine::PrefillPages>(&event)) {
+    std::ranges::move(pages->digests, std::back_inserter(sending.digests));
     run_send(id, sending.handoff.on_pages(pages->pages, now()));
   } else if (const auto* progress = std::get_if<engine::LayerProgress>(&event)) {
     run_send(id, sending.handoff.on_progress(progress->layer, progress->end_token, now()));
@@ -159,6 +161,8 @@ bool HandoffService::on_sender_frame(PeerId peer, const HandoffFrame& frame) {
     const auto at = peers_.find(peer);
     if (at == peers_.end() || !at->second.address.empty()) return false;
     if (auto* handoff = find(abort->key)) {
+      // What came there is not what is described here: the pages may be why.
+      if (abort->code == "kv_integrity") engine_.recheck(sending_.at(abort->key.id).sequence);
       run_send(abort->key.id, handoff->on_abort(peer, *abort, now()));
     } else {
       const auto early = early_.find(abort->key.id);
@@ -177,6 +181,7 @@ bool HandoffService::on_sender_frame(PeerId peer, const HandoffFrame& frame) {
 void HandoffService::run_send(const std::string& id, kv::SendActions actions) {
   for (kv::SendAction& action : actions) {
     if (auto* send = std::get_if<kv::SendFrame>(&action)) {
+      if (auto* push = std::get_if<protocol::PushFrame>(&send->frame)) describe(id, *push);
       send_to(send->peer, send->frame);
     } else if (auto* acquire = std::get_if<kv::AcquireReaders>(&action)) {
       engine_.add_readers(std::move(acquire->pages));
@@ -196,6 +201,28 @@ void HandoffService::run_send(const std::string& id, kv::SendActions actions) {
   if (const auto at = sending_.find(id); at != sending_.end() && at->second.handoff.idle()) {
     sending_.erase(at);
     open_.set(static_cast<double>(sending_.size() + receiving_.size()));
+  }
+}
+
+// The pages have readers, and this layer of them is final. What came from the cache is described
+// as it was when it was computed, not as it is now.
+void HandoffService::describe(const std::string& id, protocol::PushFrame& frame) const {
+  const auto at = sending_.find(id);
+  if (!digests_.on() || at == sending_.end()) return;
+  const auto tokens = static_cast<size_t>(at->second.report.prompt_tokens);
+  const ops::LayerPlace place = places_[frame.layer];
+  for (size_t i = 0; i < frame.pages.size(); ++i) {
+    const size_t block = frame.first_block + i;
+    const size_t page = block * shape_.groups() + static_cast<size_t>(place.group);
+    const auto& known = at->second.digests;
+    if (page < known.size() && !known[page].empty()) {
+      frame.digests.push_back(known[page][static_cast<size_t>(place.slot)]);
+      continue;
+    }
+    const BlockPart part{.layer = static_cast<int32_t>(frame.layer),
+                         .block = static_cast<int64_t>(block),
+                         .length = digests_.length(static_cast<int64_t>(block), tokens)};
+    frame.digests.push_back(digests_.of(part, part_of(frame.pages[i], frame.layer)));
   }
 }
 

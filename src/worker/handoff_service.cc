@@ -60,6 +60,8 @@ HandoffService::HandoffService(engine::Engine& engine, const device::SharedArena
       kernels_(ops::cpu::kernels_for(ops::cpu::machine_isa())),
       places_(layer_places(engine.page_groups())),
       shape_(shape_of(engine.layout(), engine.page_groups())),
+      digests_(engine::digest_shape(engine.layout(), engine.page_groups()), engine.integrity(),
+               options_.faults),
       sent_bytes_(
           metrics.counter("tandem_kv_sent_bytes_total", "KV bytes handed to decode workers.")),
       received_bytes_(metrics.counter("tandem_kv_received_bytes_total",
@@ -154,10 +156,12 @@ bool HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection>&
     connection->close();
     return false;
   }
+  auto importer = std::make_shared<PageImporter>(kernels_, connection->peer(), engine_.layout(),
+                                                 engine_.model().kv_scales());
+  auto shape = std::make_shared<kv::DigestShape>(
+      engine::digest_shape(importer->source_layout(), engine_.page_groups()));
   peers_.insert_or_assign(
-      id, Peer{connection, std::move(address),
-               std::make_shared<PageImporter>(kernels_, connection->peer(), engine_.layout(),
-                                              engine_.model().kv_scales())});
+      id, Peer{connection, std::move(address), std::move(importer), std::move(shape)});
   if (connection->remote()) {
     fetcher_->open_peer(
         id, {connection->remote(), connection->transport().fence(), connection->arena()});
@@ -198,6 +202,12 @@ void HandoffService::on_frame(PeerId peer, HandoffFrame frame) {
   } else if (!on_sender_frame(peer, frame)) {
     on_receiver_frame(peer, frame);
   }
+}
+
+std::span<std::byte> HandoffService::part_of(const kv::PageTag& tag, uint32_t layer) const {
+  std::byte* page = arena_.pages() + static_cast<size_t>(tag.page) * arena_.shape().page_stride;
+  const ops::PageLayout& layout = engine_.layout();
+  return {page + layout.k_offset(places_[layer].slot, 0), layout.layer_bytes()};
 }
 
 boost::asio::awaitable<void> HandoffService::tick_loop() {

@@ -30,6 +30,7 @@
 #include "net/work_pool.h"
 #include "observe/metrics.h"
 #include "protocol/request.h"
+#include "worker/handoff_digests.h"
 #include "worker/page_importer.h"
 
 namespace tandem::worker {
@@ -45,6 +46,7 @@ struct HandoffServiceOptions {
   // Pages lost to transfers that cannot be stopped; beyond, the worker must restart.
   size_t max_unfenced_pages = 64;
   std::function<void()> on_must_restart;  // once, on the reactor
+  kv::KvFaults faults = {};               // for tests
 };
 
 struct PrefillReport {
@@ -89,7 +91,7 @@ class HandoffService {
  private:
   struct Peer {
     std::shared_ptr<kv::PeerConnection> connection;
-    std::string address;    // of a peer that this side dialed
+    std::string address;                           // of a peer that this side dialed
     std::shared_ptr<const PageImporter> importer;  // of that peer's pages
   };
   struct Sending {
@@ -97,7 +99,8 @@ class HandoffService {
     engine::SequenceId sequence = 0;
     std::function<void(Result<PrefillReport>)> done;
     PrefillReport report;
-    TimePoint prefilled;  // when the prompt's last token was computed
+    TimePoint prefilled;                              // when the prompt's last token was computed
+    std::vector<std::vector<uint64_t>> digests = {};  // [block][group]; see PrefillPages
   };
   struct Receiving {
     kv::ReceiveHandoff handoff;
@@ -109,6 +112,7 @@ class HandoffService {
     bool reserved = false;
     std::vector<int32_t> tokens;
     uint64_t bytes = 0;
+    std::vector<uint64_t> digests = {};  // [layer][block] of what came; empty: none are kept
   };
   struct EarlyOpen {  // decode dialed before the prefill leg's request arrived
     kv::PeerId peer;
@@ -133,10 +137,18 @@ class HandoffService {
   void reserve(uint64_t key, const kv::ReservePages& action);
   Status open();
   void copy(uint64_t key, const kv::CopyPages& action);
-  static kv::PageStep step(const std::shared_ptr<const PageImporter>& importer, uint32_t layer,
-                           const std::vector<std::byte*>& target);
+  // `own` gets the digests of what came, by page of the request; see HandoffDigests.
+  kv::PageStep step(const Peer& peer, const Receiving& receiving, const kv::CopyPages& action,
+                    const std::vector<std::byte*>& target,
+                    const std::shared_ptr<std::vector<uint64_t>>& own);
+  void keep_digests(uint64_t key, uint32_t layer, uint32_t first_block,
+                    std::span<const uint64_t> own, size_t first, size_t count);
   void on_copied(uint64_t key, uint32_t layer, uint32_t first_block, uint32_t count,
                  kv::CopyResult result);
+  void describe(const std::string& id, protocol::PushFrame& frame) const;
+  std::span<std::byte> part_of(const kv::PageTag& tag, uint32_t layer) const;
+  // Of the whole blocks that came, for this worker's own cache.
+  std::vector<engine::IntegrityReport::Fresh> received_pages(const Receiving& receiving) const;
   void start_sequence(uint64_t key, const kv::StartSequence& action);
   void begin_receive(uint64_t key);
   boost::asio::awaitable<void> dial(uint64_t key, std::string address);
@@ -152,6 +164,7 @@ class HandoffService {
   const ops::cpu::Kernels& kernels_;     // for conversions, whose bits are the same with all
   std::vector<ops::LayerPlace> places_;  // by layer of the model
   kv::HandoffShape shape_;
+  HandoffDigests digests_;
   observe::Counter sent_bytes_, received_bytes_, sent_, received_, failed_, fenced_;
   observe::Gauge open_;
   observe::Histogram commit_delay_;

@@ -20,6 +20,7 @@ class PageImporter {
                const ops::PageLayout& to, const ops::KvScales& scales);
 
   bool converts() const { return from_.dtype != to_.dtype; }
+  const ops::PageLayout& source_layout() const { return from_; }
   // Of the sender's pages.
   size_t source_page_bytes() const { return from_.page_bytes(); }
   size_t source_layer_bytes() const { return from_.layer_bytes(); }

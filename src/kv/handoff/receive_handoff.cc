@@ -85,7 +85,8 @@ ReceiveActions ReceiveHandoff::on_push(const protocol::PushFrame& frame, TimePoi
   if (state_ != State::kReceiving || !is_mine(frame.key)) return {};
   const uint64_t end = uint64_t{frame.first_block} + frame.pages.size();
   if (frame.layer >= shape_.layers() || end > blocks_ ||
-      frame.first_block < first_missing_of(frame.layer)) {
+      frame.first_block < first_missing_of(frame.layer) ||
+      (!frame.digests.empty() && frame.digests.size() != frame.pages.size())) {
     return fail(protocol_error("A push names a layer or block outside the offer."), true);
   }
   for (uint64_t block = frame.first_block; block < end; ++block) {
@@ -96,7 +97,7 @@ ReceiveActions ReceiveHandoff::on_push(const protocol::PushFrame& frame, TimePoi
   }
   deadline_ = now + timeouts_.progress;
   ReceiveActions actions;
-  actions.emplace_back(CopyPages{frame.layer, frame.first_block, frame.pages});
+  actions.emplace_back(CopyPages{frame.layer, frame.first_block, frame.pages, frame.digests});
   return actions;
 }
 

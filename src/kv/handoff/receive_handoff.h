@@ -34,6 +34,7 @@ struct CopyPages {  // answer with on_copied, in parts if that is easier; source
   uint32_t layer;
   uint32_t first_block;
   std::vector<protocol::PageTag> source;
+  std::vector<uint64_t> digests = {};  // what each part's bytes must have; empty: not known
 };
 // The blocks are proven. Mark them, publish the full ones, start the sequence, then answer with
 // on_started.

@@ -8,12 +8,14 @@
 namespace tandem::kv {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, KvFault>, 5> kFaults = {{
+constexpr std::array<std::pair<std::string_view, KvFault>, 7> kFaults = {{
     {"swap-pages", KvFault::kSwapPages},
     {"free-early", KvFault::kFreeEarly},
     {"stale-generation", KvFault::kStaleGeneration},
     {"flip-bit", KvFault::kFlipBit},
     {"lost-layer", KvFault::kLostLayer},
+    {"flip-bit-in-copy", KvFault::kFlipBitInCopy},
+    {"lost-layer-in-copy", KvFault::kLostLayerInCopy},
 }};
 
 }  // namespace

@@ -20,7 +20,9 @@ enum class KvFault : uint8_t {
   kFreeEarly,        // a page goes back to the pool while its sequence uses it
   kStaleGeneration,  // a table keeps a tag of an allocation that has ended
   kFlipBit,          // a bit of a finished page changes
-  kLostLayer,        // a layer of a page is not there
+  kLostLayer,        // a layer of a finished page is lost
+  kFlipBitInCopy,    // a bit changes on the way from another worker
+  kLostLayerInCopy,  // a layer never comes from another worker
 };
 
 // One fault, planted once, at the opportunity after the first `after`. Not thread-safe: each

@@ -124,6 +124,8 @@ class KvManager final : public engine::KvPort {
   void add_readers(std::span<const PageTag> tags);
   void drop_readers(std::span<const PageTag> tags);
 
+  bool holds(SequenceId id) const { return tables_.contains(id); }
+
   // --- integrity
   // What the sequence believes of each of its places; empty when it is unknown or nothing is kept.
   std::span<const PageExpectation> expected(SequenceId id) const;
