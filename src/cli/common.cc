@@ -66,6 +66,14 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
                "LoRA adapters (PEFT directories or GGUF files), each served under its name");
   options.choice(pooling, "embedding-pooling", {"mean", "last"},
                  "how the tokens' states become one vector, unless a request says");
+  options.choice(
+      kv_integrity, "kv-integrity", {"off", "tags", "full"},
+      "what is checked of KV pages: tags: before each pass, that every page is the one "
+      "its sequence expects; full: also the bytes, on hits, transfers and by a scrubber");
+  options.value(kv_integrity_sample, "kv-integrity-sample", "N",
+                "with full: one in N pages that a cache hit brings is compared", 1, 1 << 20);
+  options.value(kv_fault, "kv-fault", "NAME[:AFTER]", "a fault to plant, for tests");
+  options.hide("kv-fault");
   options.value(models_directory, "models-dir", "DIR",
                 "where `tandem pull` keeps models; also TANDEM_MODELS in the environment");
   options.value(drain, "drain-timeout", "TIME",
@@ -95,6 +103,10 @@ std::vector<std::string> WorkerFlags::words() const {
       std::to_string(steps_in_flight),
       "--embedding-pooling",
       pooling,
+      "--kv-integrity",
+      kv_integrity,
+      "--kv-integrity-sample",
+      std::to_string(kv_integrity_sample),
       "--drain-timeout",
       std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(drain).count()) + "ms",
       "--log-level",
@@ -107,6 +119,7 @@ std::vector<std::string> WorkerFlags::words() const {
     out.push_back("--kv-accept");
     out.insert(out.end(), kv_accept.begin(), kv_accept.end());
   }
+  if (!kv_fault.empty()) out.insert(out.end(), {"--kv-fault", kv_fault});
   if (!name.empty()) out.insert(out.end(), {"--served-model-name", name});
   if (!lineage.empty()) out.insert(out.end(), {"--kv-lineage", lineage});
   return out;
@@ -140,6 +153,9 @@ Result<worker::WorkerOptions> WorkerFlags::worker_options() const {
   options.steps_in_flight = steps_in_flight;
   options.drain = drain;
   options.pooling = pooling == "mean" ? protocol::Pooling::kMean : protocol::Pooling::kLast;
+  TANDEM_TRY(level, kv::parse_integrity(kv_integrity));
+  TANDEM_TRY(faults, kv::parse_kv_fault(kv_fault));
+  options.integrity = {.level = level, .sample = kv_integrity_sample, .faults = faults};
   options.secret = shared_secret();
   return options;
 }

@@ -36,6 +36,9 @@ struct WorkerFlags {
   int32_t steps_in_flight = 1;
   std::string lineage;
   std::string pooling = "mean";
+  std::string kv_integrity = "off";
+  int32_t kv_integrity_sample = 1;
+  std::string kv_fault;
   std::string models_directory;
   std::vector<std::string> adapters;  // NAME=PATH
   Duration drain = std::chrono::seconds(30);

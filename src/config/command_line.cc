@@ -40,6 +40,7 @@ Result<Options::Parsed> Options::parse(const std::vector<std::string>& arguments
                                  (spec.fallback.empty() ? "" : " [" + spec.fallback + "]"));
         break;
     }
+    if (spec.hidden) option->group("");
     options.push_back(option);
   }
   if (!examples_.empty()) {

@@ -160,6 +160,10 @@ void Options::choice(std::string& target, std::string name, std::vector<std::str
 
 void Options::example(std::string line) { examples_.push_back(std::move(line)); }
 
+void Options::hide(std::string_view name) {
+  for (Spec& spec : specs_) spec.hidden = spec.hidden || spec.name == name;
+}
+
 const Options::Spec* Options::find(std::string_view name) const {
   const auto at = std::ranges::find(specs_, name, &Spec::name);
   return at == specs_.end() ? nullptr : &*at;

@@ -52,7 +52,8 @@ class Options {
   // One of `words`.
   void choice(std::string& target, std::string name, std::vector<std::string> words,
               std::string help);
-  void example(std::string line);  // shown at the end of the help
+  void hide(std::string_view name);  // not in the help: for tests
+  void example(std::string line);    // shown at the end of the help
 
   struct Parsed {
     std::optional<std::string> help;  // print it and stop
@@ -69,6 +70,7 @@ class Options {
     std::string fallback;  // the default, as text
     bool required = false;
     std::function<Status(const std::vector<std::string>&)> set;
+    bool hidden = false;
   };
   friend class CommandLine;
   void add(Spec spec) { specs_.push_back(std::move(spec)); }

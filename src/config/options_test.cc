@@ -76,6 +76,18 @@ TEST(Options, HelpNamesEveryOptionAndItsDefault) {
   }
 }
 
+TEST(Options, AHiddenOneWorksAndIsNotInTheHelp) {
+  Fixture f;
+  std::string fault;
+  f.options.value(fault, "plant-fault", "NAME", "for tests");
+  f.options.hide("plant-fault");
+  const auto help = f.options.parse({"--help"});
+  ASSERT_TRUE(help && help->help);
+  EXPECT_EQ(help->help->find("plant-fault"), std::string::npos) << *help->help;
+  ASSERT_TRUE(f.options.parse({"m", "--plant-fault", "x"}));
+  EXPECT_EQ(fault, "x");
+}
+
 TEST(Options, TheFileHasTheSameNamesAndFlagsWin) {
   const std::string path = ::testing::TempDir() + "options_test.toml";
   std::ofstream(path) << "threads = 3\nkv-memory = \"1G\"\n[test]\nport = 9\ndecode = "

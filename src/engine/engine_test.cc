@@ -204,7 +204,7 @@ TEST_F(EngineTest, AReceivedSequenceGoesOnWhereTheOtherWorkerStopped) {
   continued.context.salt = "other";
   std::atomic<bool> started = false;
   engine_->start_received(received.id, continued, {{.token = tokenizer_->encode("i").front()}}, 5,
-                          collect_into(collected, promise), [&] { started = true; });
+                          {}, collect_into(collected, promise), [&] { started = true; });
   const Collected got = future.get();
   EXPECT_TRUE(started);
   EXPECT_EQ(got.text, "it is fact-7!");
@@ -223,7 +223,7 @@ TEST_F(EngineTest, AReceivedFirstTokenOutsideTheVocabularyIsRefused) {
     const Received received = reserved.get_future().get();
     auto promise = std::make_shared<std::promise<Collected>>();
     auto future = promise->get_future();
-    engine_->start_received(received.id, asked, {{.token = token}}, 0,
+    engine_->start_received(received.id, asked, {{.token = token}}, 0, {},
                             collect_into(std::make_shared<Collected>(), promise), [] {});
     const Collected got = future.get();
     ASSERT_TRUE(got.error);

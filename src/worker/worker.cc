@@ -105,6 +105,11 @@ Status Worker::start() {
   engine_options.max_sequences = options_.max_sequences;
   engine_options.max_in_flight = options_.steps_in_flight;
   engine_options.lineage = served_.lineage;
+  engine_options.integrity = options_.integrity;
+  engine_options.integrity.on_full = [this] {
+    distrusted_ = true;
+    shut_down();
+  };
   engine_ = std::make_unique<engine::Engine>(
       std::move(served_.model), served_.tokenizer, view,
       [arena = arena_.get()](int32_t page, uint64_t generation) {
@@ -128,6 +133,7 @@ Status Worker::start() {
   handoff.tls = options_.handoff_tls;
   handoff.max_unfenced_pages = static_cast<size_t>(memory_.pages) / 8;
   handoff.on_must_restart = [this] { shut_down(); };
+  handoff.faults = options_.integrity.faults;
   TANDEM_TRY(handoffs, HandoffService::create(*engine_, *arena_, std::move(handoff), metrics_));
   handoffs_ = std::move(handoffs);
 

@@ -2,6 +2,7 @@
 // what the router sends here; every worker can do everything.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <set>
@@ -49,6 +50,7 @@ struct WorkerOptions {
   Duration request_timeout = std::chrono::minutes(30);
   Duration drain = std::chrono::seconds(30);
   protocol::Pooling pooling = protocol::Pooling::kMean;  // of embeddings that do not ask
+  engine::GuardOptions integrity = {};
 };
 
 class Worker {
@@ -64,7 +66,7 @@ class Worker {
 
   void run();  // until shut_down() has drained
   // After run(): it ended by itself, and a new process should take over.
-  bool must_restart() const { return handoffs_->must_restart(); }
+  bool must_restart() const { return distrusted_ || handoffs_->must_restart(); }
   void shut_down();  // any thread: unready at once, running requests end (at the drain limit with
                      // an error), then run() returns
 
@@ -96,6 +98,7 @@ class Worker {
   net::WorkPool pool_{2};  // reads and tokenizes what is long
   uint16_t port_ = 0;
   bool draining_ = false;
+  std::atomic<bool> distrusted_ = false;    // the KV quarantine is full
   bool cutting_ = false;                    // the drain limit passed
   std::set<std::shared_ptr<Events>> open_;  // of the requests that generate
 };

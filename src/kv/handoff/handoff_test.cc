@@ -273,7 +273,8 @@ TEST(ReceiveHandoff, RefusesACommitWhoseTokensAreNotTheOffers) {
 TEST(ReceiveHandoff, RefusesABlockPushedTwiceOrOutside) {
   for (const protocol::PushFrame& bad : {protocol::PushFrame{{"h", 1, 5}, 0, 0, tags(2)},
                                          protocol::PushFrame{{"h", 1, 5}, 3, 0, tags(1)},
-                                         protocol::PushFrame{{"h", 1, 5}, 1, 1, tags(2)}}) {
+                                         protocol::PushFrame{{"h", 1, 5}, 1, 1, tags(2)},
+                                         protocol::PushFrame{{"h", 1, 5}, 0, 0, tags(1), {1, 2}}}) {
     ReceiveHandoff receive("h", 1, kShape, {});
     (void)receive.open(kStart);
     (void)receive.on_offer({{"h", 1, 5}, prompt(8), "", 2, 1200}, kStart);
