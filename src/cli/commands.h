@@ -18,6 +18,7 @@ int run_router(const Arguments& arguments);
 int run_pull(const Arguments& arguments);
 int run_chat(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
+int run_kv(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
 int run_mock(const Arguments& arguments);
 

@@ -214,12 +214,12 @@ Signals::~Signals() {
 void print_budget(const std::vector<BudgetLine>& lines) {
   std::printf("memory          weights   activations   KV pages    of       KV tokens\n");
   model::MemoryBudget total;
-  for (const auto& [name, memory] : lines) {
-    std::printf("%-12s %10s    %10s %10s  %-10s %10lld\n", name.c_str(),
+  for (const auto& [name, memory, url] : lines) {
+    std::printf("%-12s %10s    %10s %10s  %-10s %10lld%s%s\n", name.c_str(),
                 format_bytes(memory.weights).c_str(), format_bytes(memory.activations).c_str(),
                 format_bytes(memory.kv).c_str(),
                 std::string(ops::kv_dtype_name(memory.kv_dtype)).c_str(),
-                static_cast<long long>(memory.tokens));
+                static_cast<long long>(memory.tokens), url.empty() ? "" : "  ", url.c_str());
     total.weights += memory.weights;
     total.activations += memory.activations;
     total.kv += memory.kv;

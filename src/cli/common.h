@@ -80,6 +80,7 @@ class Signals {
 struct BudgetLine {
   std::string name;
   model::MemoryBudget memory;
+  std::string url = {};  // of the worker, when it has one of its own
 };
 void print_budget(const std::vector<BudgetLine>& lines);
 

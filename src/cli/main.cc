@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"worker", "runs one prefill, decode or unified worker", run_worker},
     {"router", "runs the router in front of workers", run_router},
     {"inspect", "shows what is in a model file", run_inspect},
+    {"kv", "looks into a worker's KV memory: statistics, blocks, verification", run_kv},
     {"eval", "measures how good a model is: perplexity, divergence, data sets", run_eval},
     {"mock", "runs engines that only pretend, for testing routers", run_mock},
 };

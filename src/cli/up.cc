@@ -222,7 +222,7 @@ int run_up(const Arguments& arguments) {
   budget.reserve(ready->size());
   for (size_t i = 0; i < planned.size(); ++i) {
     workers.push_back({"http://127.0.0.1:" + std::to_string((*ready)[i].port), planned[i].role});
-    budget.push_back({planned[i].spec.name, (*ready)[i].memory});
+    budget.push_back({planned[i].spec.name, (*ready)[i].memory, workers.back().url});
   }
   const auto served = by_model(planned, *ready, models.size());
   if (!served) return report(served.error());

@@ -84,6 +84,14 @@ class HandoffService {
                                           engine::EventSink sink);
   void cancel_decode(const std::shared_ptr<DecodeLeg>& leg);
 
+  struct Totals {
+    double sent = 0, sent_bytes = 0, received = 0, received_bytes = 0, failed = 0, open = 0;
+  };
+  Totals totals() const {
+    return {sent_.value(),           sent_bytes_.value(), received_.value(),
+            received_bytes_.value(), failed_.value(),     open_.value()};
+  }
+
   const std::string& address() const { return address_; }  // that decode workers dial
   // Transfers that cannot be stopped hold too many pages: exit is the fence.
   bool must_restart() const { return must_restart_; }
@@ -93,6 +101,7 @@ class HandoffService {
     std::shared_ptr<kv::PeerConnection> connection;
     std::string address;                           // of a peer that this side dialed
     std::shared_ptr<const PageImporter> importer;  // of that peer's pages
+    std::shared_ptr<const kv::DigestShape> shape;  // of its pages
   };
   struct Sending {
     kv::SendHandoff handoff;

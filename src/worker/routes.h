@@ -43,6 +43,11 @@ struct Worker::Routes {
   net::asio::awaitable<void> metrics(Request& request, Responder& responder);
   net::asio::awaitable<void> info(Request& request, Responder& responder);
   net::asio::awaitable<void> tokenizer(Request& request, Responder& responder);
+  // kv_routes.cc
+  net::asio::awaitable<void> kv_stat(Request& request, Responder& responder);
+  net::asio::awaitable<void> kv_blocks(Request& request, Responder& responder);
+  net::asio::awaitable<void> kv_drop(Request& request, Responder& responder);
+  net::asio::awaitable<void> kv_verify(Request& request, Responder& responder);
   net::asio::awaitable<void> models(Request& request, Responder& responder);
   net::asio::awaitable<void> chat(Request& request, Responder& responder);
   net::asio::awaitable<void> completions(Request& request, Responder& responder);
