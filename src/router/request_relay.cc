@@ -24,6 +24,11 @@ bool is_the_models(const Error& error) {
          (error.code == "non_finite_logits" || error.code == "embedding_not_finite");
 }
 
+// The request's own KV memory was not what it should be: the client is told so, and may come again.
+bool is_the_memorys(const Error& error) {
+  return error.status == 500 && error.code == "kv_integrity";
+}
+
 // A worker's words for: the worker of the other leg is gone, frozen, or does not play its part.
 bool names_lost_peer(const Error& error) {
   static constexpr std::string_view kCodes[] = {"prefill_lost", "connect_failed", "connect_timeout",
@@ -54,9 +59,9 @@ net::asio::awaitable<void> RequestRun::take_refusal(LegRun& leg, net::ClientHead
   // 401 and 403 are about our secret, never about the client.
   const bool refused =
       (head.status >= 400 && head.status < 500 && head.status != 401 && head.status != 403) ||
-      is_the_models(error);
+      is_the_models(error) || is_the_memorys(error);
   if (refused) {
-    if (head.status == 500) head.headers.set("x-should-retry", "false");
+    if (is_the_models(error)) head.headers.set("x-should-retry", "false");
     error_reply_ =
         ErrorReply{leg.dispatch.serial, head.status, std::move(head.headers), std::move(*body)};
   }
