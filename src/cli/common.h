@@ -36,7 +36,7 @@ struct WorkerFlags {
   int32_t steps_in_flight = 1;
   std::string lineage;
   std::string pooling = "mean";
-  std::string kv_integrity = "off";
+  std::string kv_integrity = "tags";
   int32_t kv_integrity_sample = 1;
   std::string kv_fault;
   std::string models_directory;
