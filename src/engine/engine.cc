@@ -82,7 +82,7 @@ uint64_t first_generation() {
 void spoil_page(const ops::PageArenaView& arena, int32_t page, kv::KvFault fault) {
   std::byte* const bytes = arena.page(page);
   const size_t layer = arena.layout.layer_bytes();
-  if (fault == kv::KvFault::kFlipBit) bytes[arena.layout.element_bytes() / 2] ^= std::byte{4};
+  if (fault == kv::KvFault::kFlipBit) bytes[arena.layout.element_bytes() - 1] ^= std::byte{0x40};
   if (fault == kv::KvFault::kLostLayer)
     std::memset(bytes + arena.layout.page_bytes() - layer, 0, layer);
 }

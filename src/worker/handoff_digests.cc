@@ -25,7 +25,7 @@ kv::CopyResult HandoffDigests::arrived(const kv::DigestShape& sender, const Bloc
 
 void HandoffDigests::plant(std::span<std::byte> bytes) {
   const std::lock_guard lock(mutex_);
-  if (faults_.due(kv::KvFault::kFlipBitInCopy)) bytes[shape_.element_bytes / 2] ^= std::byte{4};
+  if (faults_.due(kv::KvFault::kFlipBitInCopy)) bytes[shape_.element_bytes - 1] ^= std::byte{0x40};
   if (faults_.due(kv::KvFault::kLostLayerInCopy)) std::memset(bytes.data(), 0, bytes.size());
 }
 
