@@ -137,7 +137,7 @@ Result<JsonValue> save_reference(LoadedModel& loaded, const SaveReferenceOptions
   header.set("top", JsonValue::integer(options.top));
   header.set("model", JsonValue::string(loaded.name));
   header.set("weights", JsonValue::string(loaded.lineage));
-  header.set("numeric_path", JsonValue::string(loaded.model->numeric_path()));
+  header.set("numeric_path", JsonValue::string(numeric_path_of(*loaded.model)));
   TANDEM_TRY(writer, ReferenceWriter::open(options.file, header));
   const size_t before = std::min(writer.windows(), text.windows.size());
   int64_t finished = 0;
@@ -188,7 +188,7 @@ Result<JsonValue> run_divergence(LoadedModel& loaded, const DivergenceOptions& o
                          {"reference", header},
                          {"model", JsonValue::string(loaded.name)},
                          {"weights", JsonValue::string(loaded.lineage)},
-                         {"numeric_path", JsonValue::string(loaded.model->numeric_path())}});
+                         {"numeric_path", JsonValue::string(numeric_path_of(*loaded.model))}});
   TANDEM_TRY(journal, Journal::open(options.journal, run));
   int64_t before = 0;
   for (size_t i = 0; i < text.windows.size(); ++i) {

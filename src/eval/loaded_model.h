@@ -19,4 +19,9 @@ struct LoadedModel {
   std::string lineage;  // what names these weights
 };
 
+// What names how results were computed, what the KV pages hold included.
+inline std::string numeric_path_of(const model::Model& model) {
+  return model.numeric_path() + "-" + std::string(ops::kv_dtype_name(model.page_layout(16).dtype));
+}
+
 }  // namespace tandem::eval

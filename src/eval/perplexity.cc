@@ -16,7 +16,7 @@ Result<JsonValue> run_perplexity(LoadedModel& loaded, const PerplexityOptions& o
   JsonValue run = text.identity(options.text);
   run.set("eval", JsonValue::string("perplexity"));
   run.set("weights", JsonValue::string(loaded.lineage));
-  run.set("numeric_path", JsonValue::string(loaded.model->numeric_path()));
+  run.set("numeric_path", JsonValue::string(numeric_path_of(*loaded.model)));
   TANDEM_TRY(journal, Journal::open(options.journal, run));
 
   double sum = 0;

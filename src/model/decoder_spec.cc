@@ -17,7 +17,9 @@ constexpr Keys kHfKeys = {"num_hidden_layers",       "hidden_size", "num_attenti
                           "max_position_embeddings", "rms_norm_eps"};
 
 // Keys of config.json that say nothing about inference on text, or repeat what the tensors say.
+// (quantization_config: registry.cc refuses those that are about weights.)
 constexpr std::string_view kIgnoredHfKeys[] = {"architectures",
+                                               "quantization_config",
                                                "model_type",
                                                "torch_dtype",
                                                "dtype",

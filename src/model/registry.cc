@@ -52,6 +52,16 @@ Result<Found> find_gguf_family(const weights::GgufFile& file) {
   return Found{family, std::move(config)};
 }
 
+// Whether a quantization_config is about the KV cache alone: its scales are tensors, and the
+// weights are as ever.
+bool quantizes_cache_only(const JsonValue& config) {
+  const JsonValue* cache = config.find("kv_cache_scheme");
+  const JsonValue* weights = config.find("config_groups");
+  const bool none = weights == nullptr || weights->is_null() ||
+                    (weights->is_object() && weights->members().empty());
+  return cache != nullptr && cache->is_object() && none;
+}
+
 Result<Found> find_hf_family(const weights::Checkpoint& checkpoint) {
   const JsonValue* document = checkpoint.json("config.json");
   if (document == nullptr) return invalid_model("the model has no config.json");
@@ -63,7 +73,7 @@ Result<Found> find_hf_family(const weights::Checkpoint& checkpoint) {
   const JsonValue* text = document->find("text_config");
   const bool inner = text != nullptr && text->is_object();
   const JsonValue* quantized = document->find("quantization_config");
-  if (quantized != nullptr && !quantized->is_null()) {
+  if (quantized != nullptr && !quantized->is_null() && !quantizes_cache_only(*quantized)) {
     return unsupported_model(
         "the model's config.json has a quantization_config; of safetensors, unquantized weights "
         "are "

@@ -1,5 +1,7 @@
 """KV of one representation feeding a worker of another: BF16 to FP8 converts, FP8 to FP8 moves as it is, FP8 to BF16 is a choice."""
 
+import subprocess
+
 import pytest
 
 from servers import SECRET, chat, request
@@ -107,3 +109,18 @@ def test_up_gives_each_role_its_own_dtype(launch, model, plain):
     assert kinds == {"prefill-0": "bf16", "decode-0": "fp8"}
     tokens = {words[0]: int(words[-1]) for words in lines}
     assert tokens["decode-0"] == 2 * tokens["prefill-0"]
+
+
+@pytest.mark.quick
+def test_inspect_and_config_files_know_the_dtypes(binary, model, launch, tmp_path):
+    shown = subprocess.run([binary, "inspect", model], capture_output=True, text=True, timeout=60, check=True).stdout
+    takes = {words[1]: int(words[2]) for words in (line.split() for line in shown.splitlines()) if words[:1] == ["KV,"]}
+    assert takes["f32"] == 2 * takes["bf16"] == 4 * takes["fp8"]
+    assert takes["fp8-inline"] == takes["int8"] == takes["fp8"] * 68 // 64
+    config = tmp_path / "tandem.toml"
+    config.write_text('kv-dtype = "fp8-inline"\nkv-accept = ["coarser", "path"]\nkv-memory = "32M"\n')
+    worker = launch("worker", "worker", model, "--port", "0", "--config", config, env={"TANDEM_SECRET": SECRET}).wait_ready()
+    assert info(worker)["kv_dtype"] == "fp8-inline"
+    for options, word in ((("--kv-dtype", "fp4"), "--kv-dtype"), (("--kv-accept", "anything"), "coarser, weights, path")):
+        wrong = subprocess.run([binary, "worker", model, "--port", "0", *options], capture_output=True, text=True, timeout=60, check=False)
+        assert wrong.returncode == 2 and word in wrong.stderr, wrong.stderr
