@@ -77,14 +77,14 @@ TEST_F(KvScalesTest, EveryDtypeIsNearFloat32AndBatchInvariant) {
 
 TEST_F(KvScalesTest, TheCheckpointsScalesAreUsedByStaticFp8AndByNothingElse) {
   const auto heads = static_cast<size_t>(*base_.config().find("num_key_value_heads")->as_integer());
-  const std::vector<TinyTensor> scales = {{"model.layers.0.self_attn.k_scale", {1}, {0.01F}},
+  const std::vector<TinyTensor> scales = {{"model.layers.0.self_attn.k_scale", {1}, {0.05F}},
                                           {"model.layers.0.self_attn.v_scale", {1}, {0.02F}},
                                           {"model.layers.1.self_attn.k_proj.k_scale",
                                            {static_cast<int64_t>(heads)},
                                            std::vector<float>(heads, 0.03F)}};
   const auto with = load(scales, ops::KvDtype::kFp8Static);
   ASSERT_TRUE(with) << with.error().message;
-  EXPECT_EQ((*with)->kv_scales().of(0).k_of(1), 0.01F);
+  EXPECT_EQ((*with)->kv_scales().of(0).k_of(1), 0.05F);
   EXPECT_EQ((*with)->kv_scales().of(0).v_of(0), 0.02F);
   EXPECT_EQ((*with)->kv_scales().of(1).k_of(0), 0.03F);
   EXPECT_EQ((*with)->kv_scales().of(1).v_of(0), 1.0F);
@@ -95,8 +95,9 @@ TEST_F(KvScalesTest, TheCheckpointsScalesAreUsedByStaticFp8AndByNothingElse) {
   EXPECT_EQ((*plain_model)->kv_scales().digest(), "1");
   const auto plain = run(**plain_model, 48);
   EXPECT_NE(std::memcmp(scaled.data(), plain.data(), plain.size() * sizeof(float)), 0);
-  // Scales of powers of two but for rounding change nothing: both are near each other.
-  EXPECT_LT(numerics::compare(scaled, plain).max_relative_to_peak(), 0.2);
+  // Only the rounding differs.
+  const auto difference = numerics::compare(scaled, plain);
+  EXPECT_LT(difference.rms / difference.max_reference, 6e-2);
   // One after the other: a model reads its file while it lives.
   const auto wide_with = load(scales, ops::KvDtype::kBF16);
   ASSERT_TRUE(wide_with);
