@@ -64,7 +64,7 @@ TEST_F(KvScalesTest, EveryDtypeIsNearFloat32AndBatchInvariant) {
     const auto error = numerics::compare(logits, reference);
     EXPECT_EQ(error.non_finite, 0U);
     const bool narrow = ops::PageLayout{.dtype = dtype}.element_bytes() == 1;
-    EXPECT_LT(error.rms / error.max_reference, narrow ? 2e-2 : 2e-3) << ops::kv_dtype_name(dtype);
+    EXPECT_LT(error.rms / error.max_reference, narrow ? 4e-2 : 4e-3) << ops::kv_dtype_name(dtype);
     std::printf("  %s: rms %.1e of the largest logit\n",
                 std::string(ops::kv_dtype_name(dtype)).c_str(), error.rms / error.max_reference);
     for (const int32_t chunk : {1, 7}) {
