@@ -28,9 +28,11 @@ PrefixIndex::Match PrefixIndex::present(std::span<const ContentId> ids,
                                         std::span<const int32_t> tokens) const {
   Match match;
   const auto block = static_cast<size_t>(shape_.block_tokens);
+  const Node* above = nullptr;
   for (size_t i = 0; i < ids.size() && (i + 1) * block <= tokens.size(); ++i) {
     const Node* node = find(ids[i], tokens.subspan(i * block, block));
-    if (node == nullptr) break;
+    if (node == nullptr || node->parent != above) break;
+    above = node;
     match.pages.insert(match.pages.end(), node->pages.begin(), node->pages.end());
     ++match.blocks;
   }
@@ -78,16 +80,17 @@ PrefixIndex::Inserted PrefixIndex::insert(const ContentId* parent, const Content
                                           std::vector<PageTag>& adopted, uint64_t scope) {
   assert(pages.size() == shape_.windows.size());
   Node* node = nullptr;
+  Node* above = nullptr;
+  if (parent != nullptr) {
+    const auto at_parent = nodes_.find(*parent);
+    if (at_parent == nodes_.end()) return Inserted::kNoParent;
+    above = &at_parent->second;
+  }
   if (const auto found = nodes_.find(id); found != nodes_.end()) {
     node = &found->second;
-    if (!std::ranges::equal(node->tokens, tokens)) return Inserted::kDuplicate;
+    if (node->parent != above || !std::ranges::equal(node->tokens, tokens))
+      return Inserted::kCollision;
   } else {
-    Node* above = nullptr;
-    if (parent != nullptr) {
-      const auto at_parent = nodes_.find(*parent);
-      if (at_parent == nodes_.end()) return Inserted::kNoParent;
-      above = &at_parent->second;
-    }
     if (node_bytes() + bytes_per_node_ > max_bytes_) {
       prune(above);
       return Inserted::kFull;

@@ -4,7 +4,8 @@
 // walked along ids until one is missing. A node has one page for each page group. Groups that
 // attend to everything keep theirs as long as the node lives; those of window groups may go one by
 // one, so a hit is the longest prefix at whose end every group has what is live there. The tokens
-// of a block are kept and compared on every hit: an id alone is never trusted.
+// of a block are kept and compared on every hit, and so is the block before it: an id alone is
+// never trusted.
 //
 // Eviction takes pages that nobody uses (the caller says which, as it changes): first those that
 // left their window, then the least recently used. A parent becomes idle no earlier than its
@@ -52,6 +53,7 @@ class PrefixIndex {
   enum class Inserted : uint8_t {
     kYes,
     kDuplicate,  // the block is there already, in other pages: the caller's stay private
+    kCollision,  // the id stands for other tokens, or after others: nothing may follow it either
     kNoParent,   // the parent is gone, so the block could never be reached
     kFull,       // the byte bound is reached
   };

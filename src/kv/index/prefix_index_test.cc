@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -85,8 +86,56 @@ TEST(PrefixIndex, ComparesTokensNotOnlyIds) {
   std::vector<PageTag> adopted;
   const PageTag page{5, 1};
   EXPECT_EQ(index.insert(nullptr, c.ids[0], colliding, std::span(&page, 1), adopted),
-            PrefixIndex::Inserted::kDuplicate);
+            PrefixIndex::Inserted::kCollision);
   EXPECT_TRUE(adopted.empty());
+}
+
+// Ids of eight bits collide all the time. A block is used only after exactly the tokens, from the
+// first on, after which it was computed.
+TEST(PrefixIndex, IdsThatCollideNeverLeadToAnotherPrefixsPages) {
+  std::mt19937 random(7);
+  size_t hits = 0;
+  size_t collisions = 0;
+  for (int round = 0; round < 200; ++round) {
+    PrefixIndex index = make();
+    std::vector<std::vector<int32_t>> computed_after(kPages);  // by page
+    const auto draw = [&] {
+      std::vector<int32_t> tokens(2 + 2 * (random() % 5));
+      for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 2);
+      Chain made = chain(std::move(tokens));
+      for (ContentId& id : made.ids) {
+        for (size_t i = 1; i < id.bytes.size(); ++i) id.bytes[i] = {};
+        id.bytes[0] &= std::byte{0x1F};
+      }
+      return made;
+    };
+    for (int32_t page = 0; page < kPages / 2;) {
+      const Chain c = draw();
+      for (size_t i = 0; i < c.ids.size(); ++i, ++page) {
+        computed_after[static_cast<size_t>(page)].assign(c.tokens.begin(),
+                                                         c.tokens.begin() + 2 * (i + 1));
+        std::vector<PageTag> adopted;
+        const PageTag tag{page, 1};
+        const auto inserted =
+            index.insert(i == 0 ? nullptr : &c.ids[i - 1], c.ids[i],
+                         std::span(c.tokens).subspan(2 * i, 2), std::span(&tag, 1), adopted);
+        collisions += inserted == PrefixIndex::Inserted::kCollision ? 1 : 0;
+        if (inserted == PrefixIndex::Inserted::kCollision ||
+            inserted == PrefixIndex::Inserted::kNoParent)
+          break;  // as whoever computes does: nothing below can be told apart
+      }
+    }
+    for (int query = 0; query < 50; ++query) {
+      const Chain c = draw();
+      const auto match = index.match(c.ids, c.tokens);
+      for (size_t i = 0; i < match.blocks; ++i, ++hits) {
+        const std::vector<int32_t> prefix(c.tokens.begin(), c.tokens.begin() + 2 * (i + 1));
+        ASSERT_EQ(computed_after[static_cast<size_t>(match.pages[i].page)], prefix) << round;
+      }
+    }
+  }
+  EXPECT_GT(hits, 1000U);
+  EXPECT_GT(collisions, 1000U);
 }
 
 TEST(PrefixIndex, EvictsTheLeastRecentlyUsedPageFirst) {

@@ -269,8 +269,8 @@ void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tok
     if (tracker_ != nullptr) tracker_->published(tag, content_key(id));
     retain(tag);
   }
-  if (inserted == PrefixIndex::Inserted::kNoParent || inserted == PrefixIndex::Inserted::kFull)
-    table.chained = false;
+  table.chained =
+      inserted == PrefixIndex::Inserted::kYes || inserted == PrefixIndex::Inserted::kDuplicate;
 }
 
 bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) {
