@@ -95,6 +95,7 @@ all)
   part "release build" build release
   part "model" model
   part "unit tests" unit release
+  part "model of the handoff" scripts/spin.sh
   part "lint" env TANDEM_TIDY_FILES="${TANDEM_TIDY_FILES:-40}" scripts/lint.sh changed
   part "python environment" venv
   part "end-to-end tests" end_to_end build/release/tandem quick
@@ -109,6 +110,8 @@ all)
   ;;
 soak)
   part "release build" build release
+  part "model of the handoff, more goes wrong" env TROUBLE=6 scripts/spin.sh
+  part "simulation of the KV plane" build/release/tandem simulate kv --runs 1000000 --seed 100001
   part "model" model
   part "python environment" venv
   part "full end-to-end tests" end_to_end build/release/tandem "quick or full or soak"

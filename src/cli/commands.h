@@ -21,6 +21,7 @@ int run_inspect(const Arguments& arguments);
 int run_kv(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
 int run_mock(const Arguments& arguments);
+int run_simulate(const Arguments& arguments);
 
 // Prints the error for a person on stderr; returns the exit status (2: wrong usage, 1: everything
 // else).

@@ -29,6 +29,7 @@ constexpr Command kCommands[] = {
     {"kv", "looks into a worker's KV memory: statistics, blocks, verification", run_kv},
     {"eval", "measures how good a model is: perplexity, divergence, data sets", run_eval},
     {"mock", "runs engines that only pretend, for testing routers", run_mock},
+    {"simulate", "tries the KV plane against crashes, freezes and partitions", run_simulate},
 };
 
 void print_help(std::FILE* out) {
@@ -38,7 +39,7 @@ void print_help(std::FILE* out) {
       "Usage: tandem COMMAND [OPTIONS]\n\nCommands:\n",
       out);
   for (const Command& command : kCommands) {
-    std::fprintf(out, "  %-8.*s  %.*s\n", static_cast<int>(command.name.size()),
+    std::fprintf(out, "  %-9.*s  %.*s\n", static_cast<int>(command.name.size()),
                  command.name.data(), static_cast<int>(command.summary.size()),
                  command.summary.data());
   }

@@ -73,6 +73,10 @@ void fields(F& f, AbortAckFrame& x) {
   fields(f, x.key), f(4, x.rank);
 }
 template <typename F>
+void fields(F& f, RenewFrame& x) {
+  fields(f, x.key);
+}
+template <typename F>
 void fields(F& f, PingFrame& x) {
   f(1, x.sequence), f(2, x.reply);
 }

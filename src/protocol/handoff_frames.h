@@ -152,6 +152,11 @@ struct AbortAckFrame {
   uint32_t rank = 0;
 };
 
+// Receiver: copies go on, so that a long transfer is not taken for a dead one.
+struct RenewFrame {
+  HandoffKey key;
+};
+
 struct PingFrame {
   uint64_t sequence = 0;
   bool reply = false;
@@ -159,7 +164,7 @@ struct PingFrame {
 
 using HandoffFrame =
     std::variant<HelloFrame, ProofFrame, OpenFrame, OfferFrame, GrantFrame, BusyFrame, PushFrame,
-                 CommitFrame, AckFrame, AbortFrame, AbortAckFrame, PingFrame>;
+                 CommitFrame, AckFrame, AbortFrame, AbortAckFrame, PingFrame, RenewFrame>;
 
 std::string encode_frame(const HandoffFrame& frame);
 

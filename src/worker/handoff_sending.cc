@@ -146,6 +146,8 @@ bool HandoffService::on_sender_frame(PeerId peer, const HandoffFrame& frame) {
   } else if (const auto* busy = std::get_if<protocol::BusyFrame>(&frame)) {
     if (auto* handoff = find(busy->key))
       run_send(busy->key.id, handoff->on_busy(peer, *busy, now()));
+  } else if (const auto* renew = std::get_if<protocol::RenewFrame>(&frame)) {
+    if (auto* handoff = find(renew->key)) handoff->on_renew(peer, *renew, now());
   } else if (const auto* ack = std::get_if<protocol::AckFrame>(&frame)) {
     if (ack->link_rate > 0) {
       const auto rate = static_cast<double>(ack->link_rate);

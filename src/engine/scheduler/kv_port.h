@@ -45,6 +45,9 @@ class KvPort {
   // memory is short or a window has passed: then the sequence must be computed again.
   virtual bool truncate(protocol::SequenceId id, int32_t token_count, int32_t rewritten_from) = 0;
   virtual void release(protocol::SequenceId id) = 0;
+  // Whether a sequence of so many tokens could be admitted here if nobody else were. False once too
+  // many pages are lost to quarantine.
+  virtual bool could_fit(int32_t token_count) const = 0;
 };
 
 }  // namespace tandem::engine

@@ -209,7 +209,12 @@ void Scheduler::admit_waiting(StepPlan& plan, Step& step, int32_t& budget) {
     // for headroom.
     if (!cached && running() > 0) return;
     const auto retried = cached ? cached : kv_.admit(id, sequence.tokens, sequence.spec.scope, 0);
-    if (!retried) return;
+    if (!retried) {
+      if (kv_.could_fit(static_cast<int32_t>(sequence.tokens.size()))) return;
+      fail(sequence, Error{503, "kv_memory_lost",
+                           "Too much memory of this worker is quarantined to hold the sequence."});
+      continue;
+    }
     waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(*best));
     running_.push_back(id);
     sequence.state = State::kRunning;

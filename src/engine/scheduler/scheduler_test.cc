@@ -30,7 +30,7 @@ class CountingKv final : public KvPort {
     return at == cached.end() ? 0 : at->second;
   }
   bool extend(SequenceId id, int32_t tokens) override {
-    auto& pages = table_.at(id);
+    auto& pages = table_[id];
     while (static_cast<int32_t>(pages.size()) < blocks(tokens)) {
       if (free_ == 0) return false;
       --free_;
@@ -52,6 +52,7 @@ class CountingKv final : public KvPort {
     pages.resize(static_cast<size_t>(blocks(tokens)));
     return true;
   }
+  bool could_fit(int32_t tokens) const override { return blocks(tokens) <= total_ - lost; }
   void release(SequenceId id) override {
     free_ += static_cast<int32_t>(table_[id].size());
     table_.erase(id);
@@ -63,6 +64,7 @@ class CountingKv final : public KvPort {
   bool all_free() const { return free_ == total_ && table_.empty(); }
   std::map<SequenceId, int32_t> cached;
   int32_t cannot_rewrite_before = 0;
+  int32_t lost = 0;                     // pages in quarantine
   std::map<SequenceId, int32_t> final;  // what computed() was told last
 
  private:
@@ -327,6 +329,28 @@ TEST(Scheduler, ASequenceThatCannotGoOnInItsPagesIsComputedAgain) {
   EXPECT_EQ(rows.back(), (std::pair<int32_t, size_t>{0, 6})) << "from the start";
   while (!kv.all_free()) step();
   EXPECT_EQ(tokens, 8 + 5) << "eight in the end, and the five that were taken back";
+}
+
+TEST(Scheduler, WhatCannotFitAnyMoreIsRefusedAndHoldsNobodyUp) {
+  CountingKv kv(8, 4);
+  (void)kv.extend(99, 16);  // four pages are gone for good
+  kv.lost = 4;
+  Scheduler scheduler({}, kv);
+  SequenceSpec spec;
+  spec.id = 1;
+  spec.prompt.assign(20, 7);
+  ASSERT_TRUE(scheduler.add(spec));
+  spec.id = 2;
+  spec.prompt.assign(8, 7);
+  ASSERT_TRUE(scheduler.add(spec));
+  const auto plan = scheduler.next(TimePoint{});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->sequences.front().sequence, 2U);
+  const auto updates = scheduler.take_updates();
+  ASSERT_FALSE(updates.empty());
+  EXPECT_EQ(updates.front().id, 1U);
+  ASSERT_TRUE(updates.front().error);
+  EXPECT_EQ(updates.front().error->code, "kv_memory_lost");
 }
 
 TEST(Scheduler, APassThatFailedPublishesNothing) {

@@ -387,6 +387,34 @@ TEST(ReceiveHandoff, ACommitWaitsForTheCopiesItCameBefore) {
   EXPECT_EQ(count<StartSequence>(receive.on_copied(1, 0, 2, CopyResult::kIntact, kStart)), 1);
 }
 
+TEST(Handoff, ALongTransferRenewsItselfAndASilentOneEnds) {
+  auto receive = copying();
+  auto send = sender();
+  (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);
+  (void)send.on_prefill_done({{.token = 3}}, kStart);
+  (void)send.on_open(1, 1, 5, kStart);
+  (void)send.on_grant(1, {{"h", 1, 5}, {0}}, kStart);
+  const protocol::HandoffKey key{"h", 1, 5};
+  for (const uint32_t layer : {1U, 2U}) (void)receive.on_push({key, layer, 0, tags(2)}, kStart);
+  (void)receive.on_commit({key, 3, {0}, 2, 1200, {{.token = 1}}, 8, 0}, kStart);
+  TimePoint now = kStart;
+  int renewals = 0;
+  for (uint32_t i = 0; i < 5; ++i) {  // five of six blocks, 20 s each
+    now += std::chrono::seconds(20);
+    const auto actions = receive.on_copied(i / 2, i % 2, 1, CopyResult::kIntact, now);
+    if (const auto* renew = sent<protocol::RenewFrame>(actions)) {
+      ++renewals;
+      send.on_renew(1, *renew, now);
+    }
+    EXPECT_TRUE(receive.on_time(now).empty());
+    EXPECT_TRUE(send.on_time(now).empty()) << "alive after " << i << " blocks";
+  }
+  EXPECT_EQ(renewals, 5);
+  send.on_renew(1, {{"h", 1, 6}}, now + std::chrono::seconds(29));
+  EXPECT_NE(sent<protocol::AbortFrame>(send.on_time(now + std::chrono::seconds(31))), nullptr);
+  EXPECT_EQ(count<StopCopies>(receive.on_time(now + std::chrono::seconds(31))), 1);
+}
+
 TEST(ReceiveHandoff, WithdrawsAReservationThatStillWaits) {
   ReceiveHandoff receive("h", 1, kShape, {});
   (void)receive.open(kStart);

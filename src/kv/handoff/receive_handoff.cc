@@ -121,13 +121,20 @@ ReceiveActions ReceiveHandoff::on_copied(uint32_t layer, uint32_t first_block, u
   if (state_ != State::kReceiving) return actions;
   if (result != CopyResult::kIntact) return fail(copy_error(result), true);
   deadline_ = now + timeouts_.progress;
-  return commit_ && copying_ == 0 ? check_manifest() : actions;
+  if (!commit_) return actions;
+  if (copying_ == 0) return check_manifest();
+  if (now - renewed_ >= timeouts_.renew) {
+    renewed_ = now;
+    actions.emplace_back(SendToPeer{protocol::RenewFrame{key_}});
+  }
+  return actions;
 }
 
 ReceiveActions ReceiveHandoff::on_commit(const protocol::CommitFrame& frame, TimePoint now) {
   if (state_ != State::kReceiving || !is_mine(frame.key) || commit_) return {};
   commit_ = frame;
   deadline_ = now + timeouts_.progress;
+  renewed_ = now;
   return copying_ == 0 ? check_manifest() : ReceiveActions{};
 }
 

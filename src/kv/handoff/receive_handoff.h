@@ -135,6 +135,7 @@ class ReceiveHandoff {
   std::optional<protocol::CommitFrame> commit_;   // came before the last copy was done
   std::vector<protocol::HandoffFrame> farewell_;  // to be said when the last copy is answered
   TimePoint deadline_ = TimePoint::max();
+  TimePoint renewed_{};  // the last sign of life that this side gave after COMMIT
 };
 
 }  // namespace tandem::kv

@@ -242,6 +242,10 @@ SendActions SendHandoff::on_busy(PeerId peer, const protocol::BusyFrame& frame, 
   return actions;
 }
 
+void SendHandoff::on_renew(PeerId peer, const protocol::RenewFrame& frame, TimePoint now) {
+  if (is_current(peer, frame.key) && attempt_->committed) attempt_->deadline = now + timeouts_.ack;
+}
+
 SendActions SendHandoff::on_ack(PeerId peer, const protocol::AckFrame& frame, TimePoint /*now*/) {
   SendActions actions;
   if (!is_current(peer, frame.key) || !attempt_->committed) return actions;

@@ -32,7 +32,8 @@ using PeerId = uint64_t;  // a connection; a peer that reconnects is another one
 struct HandoffTimeouts {
   Duration lease = std::chrono::seconds(30);    // blocks kept for a peer that has not dialed
   Duration grant = std::chrono::seconds(30);    // OFFER until GRANT or BUSY
-  Duration ack = std::chrono::seconds(30);      // COMMIT until ACK: copies may still be under way
+  Duration ack = std::chrono::seconds(30);      // COMMIT, or a renewal, until ACK
+  Duration renew = std::chrono::seconds(5);     // between the receiver's signs that it copies
   Duration drain = std::chrono::seconds(1);     // ABORT until ABORT_ACK, then the peer is fenced
   Duration reserve = std::chrono::seconds(20);  // receiver: for memory to come free, then BUSY
   Duration offer = std::chrono::seconds(120);  // receiver: OPEN until OFFER (prefill may be queued)
@@ -144,6 +145,8 @@ class SendHandoff {
   SendActions on_open(PeerId peer, uint32_t attempt, uint64_t nonce, TimePoint now);
   SendActions on_grant(PeerId peer, const protocol::GrantFrame& frame, TimePoint now);
   SendActions on_busy(PeerId peer, const protocol::BusyFrame& frame, TimePoint now);
+  // Before ACK: the receiver still copies (I8).
+  void on_renew(PeerId peer, const protocol::RenewFrame& frame, TimePoint now);
   SendActions on_ack(PeerId peer, const protocol::AckFrame& frame, TimePoint now);
   SendActions on_abort(PeerId peer, const protocol::AbortFrame& frame, TimePoint now);
   SendActions on_abort_ack(PeerId peer, const protocol::AbortAckFrame& frame, TimePoint now);

@@ -210,6 +210,13 @@ std::span<const int32_t> KvManager::pages(SequenceId id, int32_t token_count) co
   return std::span(pages).first(std::min(wanted, pages.size()));
 }
 
+std::vector<SequenceId> KvManager::sequences() const {
+  std::vector<SequenceId> out;
+  out.reserve(tables_.size());
+  for (const auto& [id, table] : tables_) out.push_back(id);
+  return out;
+}
+
 std::span<const PageTag> KvManager::tags(SequenceId id) const { return tables_.at(id).tags; }
 
 void KvManager::computed(SequenceId id, std::span<const int32_t> tokens, int32_t computed) {
@@ -306,6 +313,12 @@ bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_f
   }
   if (table.ids.size() > first) table.ids.resize(first);
   return true;
+}
+
+bool KvManager::could_fit(int32_t token_count) const {
+  const int32_t lost = std::max(unfenced_pages_, pool_.quarantined_count());
+  return static_cast<int64_t>(demand_.peak(static_cast<size_t>(token_count))) <=
+         int64_t{page_count()} - lost;
 }
 
 // Deepest first, so that leaves are idle before their parents.

@@ -100,6 +100,7 @@ class KvManager final : public engine::KvPort {
   void computed(SequenceId id, std::span<const int32_t> tokens, int32_t computed) override;
   bool truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) override;
   void release(SequenceId id) override;
+  bool could_fit(int32_t token_count) const override;
   // Sequences that found no room and are neither in nor released yet.
   size_t refused() const { return refused_.size(); }
 
@@ -121,6 +122,8 @@ class KvManager final : public engine::KvPort {
 
   // The sending side. [block][group], like pages().
   std::span<const PageTag> tags(SequenceId id) const;
+  // Every sequence that has a page table, in no order.
+  std::vector<SequenceId> sequences() const;
   void add_readers(std::span<const PageTag> tags);
   void drop_readers(std::span<const PageTag> tags);
 

@@ -123,6 +123,8 @@ TEST_F(KvManagerTest, PagesThatAStrangerMayStillWriteAreNeverUsedAgain) {
   EXPECT_EQ(kv.unfenced_pages(), 3);
   EXPECT_EQ(kv.used_pages(), 3);
   EXPECT_FALSE(kv.admit(2, tokens(80, 100), {}, 0));
+  EXPECT_FALSE(kv.could_fit(80)) << "nor ever";
+  EXPECT_TRUE(kv.could_fit(56));
   EXPECT_TRUE(kv.admit(3, tokens(56, 100), {}, 0));
 }
 
