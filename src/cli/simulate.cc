@@ -81,12 +81,9 @@ int simulate_kv(const Arguments& arguments) {
 int run_simulate(const Arguments& arguments) {
   if (!arguments.empty() && arguments.front() == "kv")
     return simulate_kv({arguments.begin() + 1, arguments.end()});
-  const bool help =
-      !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
-  std::fputs(
-      "Usage: tandem simulate kv [OPTIONS]\n\n`tandem simulate kv --help` shows the options.\n",
-      help ? stdout : stderr);
-  return help ? 0 : 2;
+  if (arguments == Arguments{"--help"} || arguments == Arguments{"-h"})
+    return simulate_kv({"--help"});
+  return report(Error{400, "invalid_option", "What to simulate is missing: tandem simulate kv."});
 }
 
 }  // namespace tandem::cli

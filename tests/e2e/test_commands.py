@@ -21,7 +21,7 @@ def test_every_command_in_the_help_has_help_with_examples(binary):
     listed = run(binary, "--help")
     assert listed.returncode == 0
     commands = re.findall(r"^  (\w+) +\w", listed.stdout, re.M)
-    assert set(commands) == {"up", "chat", "worker", "router", "inspect", "pull", "eval"}
+    assert set(commands) == {"up", "chat", "worker", "router", "inspect", "pull", "eval", "mock", "simulate"}
     for command in commands:
         shown = run(binary, command, "--help")
         assert shown.returncode == 0 and "--config" in shown.stdout and "Examples:" in shown.stdout, command
@@ -39,6 +39,8 @@ def test_every_command_in_the_help_has_help_with_examples(binary):
     (["worker", "m.gguf", "--role", "decode"], "TANDEM_SECRET"),
     (["router", "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:1"], "TANDEM_SECRET"),
     (["inspect", "README.md"], "GGUF"),
+    (["simulate", "tiers"], "simulate kv"),
+    (["simulate", "kv", "--break", "I99"], "--break"),
     (["up", "m.gguf", "--config", "absent.toml"], "absent.toml"),
 ])
 def test_a_mistake_is_named_and_ends_with_a_status(binary, arguments, named):
