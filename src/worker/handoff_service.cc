@@ -134,6 +134,7 @@ void HandoffService::stop() {
     if (peer.connection->remote()) peer.connection->remote()->disconnect();
   }
   pool_.stop();
+  for (const auto& transport : transports_.owned) transport->finish_connecting();
 }
 
 kv::OfferEstimate HandoffService::estimate() const {

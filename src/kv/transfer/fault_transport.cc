@@ -65,8 +65,6 @@ class FaultRemote final : public Remote {
   static Duration prepare(State& state, Batch& batch);
   static void forward(const SharedState& state, const std::shared_ptr<TimerQueue>& timers,
                       const SharedBatch& batch);
-  static void forward_part(const SharedState& state, const std::shared_ptr<TimerQueue>& timers,
-                           const SharedBatch& batch);
   static void on_part(const SharedState& state, const std::shared_ptr<TimerQueue>& timers,
                       const SharedBatch& batch, TransferStatus status);
   static void end(State& state, const SharedBatch& batch, TransferStatus status);
@@ -147,12 +145,6 @@ Duration FaultRemote::prepare(State& state, Batch& batch) {
 
 void FaultRemote::forward(const SharedState& state, const std::shared_ptr<TimerQueue>& timers,
                           const SharedBatch& batch) {
-  const int parts = batch->parts;
-  for (int part = 0; part < parts; ++part) forward_part(state, timers, batch);
-}
-
-void FaultRemote::forward_part(const SharedState& state, const std::shared_ptr<TimerQueue>& timers,
-                               const SharedBatch& batch) {
   const Duration left = std::max<Duration>(batch->deadline - now(), std::chrono::milliseconds(1));
   const TransferStatus posted = state->inside->post(
       batch->reads, left,
@@ -162,12 +154,12 @@ void FaultRemote::forward_part(const SharedState& state, const std::shared_ptr<T
         if (of && later) on_part(of, later, batch, status);
       });
   if (posted == TransferStatus::kFull && now() < batch->deadline) {
-    // Batches that are read twice can fill the inner bound: again in a moment.
+    // The inner bound counts what is still being read: again in a moment.
     timers->run_at(now() + std::chrono::milliseconds(1),
                    [weak = std::weak_ptr(state), queue = std::weak_ptr(timers), batch] {
                      const auto of = weak.lock();
                      const auto later = queue.lock();
-                     if (of && later) forward_part(of, later, batch);
+                     if (of && later) forward(of, later, batch);
                    });
   } else if (posted != TransferStatus::kOk) {
     on_part(state, timers, batch,
@@ -181,7 +173,15 @@ void FaultRemote::on_part(const SharedState& state, const std::shared_ptr<TimerQ
   {
     const std::lock_guard guard(state->lock);
     if (batch->status == TransferStatus::kOk) batch->status = status;
-    if (--batch->parts > 0) return;
+    if (--batch->parts > 0 && status == TransferStatus::kOk) {
+      // The second reading, once the first has ended; not from inside its completion.
+      timers->run_at(now(), [weak = std::weak_ptr(state), queue = std::weak_ptr(timers), batch] {
+        const auto of = weak.lock();
+        const auto later = queue.lock();
+        if (of && later) forward(of, later, batch);
+      });
+      return;
+    }
     status = batch->status;
     if (status == TransferStatus::kOk && batch->flip && state->open.contains(batch)) {
       const Read& read = batch->reads[batch->flip_at % batch->reads.size()];
@@ -242,6 +242,7 @@ class FaultTransport final : public Transport {
                        done(std::make_shared<FaultRemote>(std::move(*remote), plan, bound, timers));
                      });
   }
+  void finish_connecting() override { inside_->finish_connecting(); }
   void admit(const PeerKey& key) override { inside_->admit(key); }
   void expel(const std::string& id) override { inside_->expel(id); }
 

@@ -98,6 +98,10 @@ class ModuleTransport final : public Transport {
     });
   }
 
+  void finish_connecting() override {
+    thread_->call([](auto*) {});
+  }
+
  private:
   std::string name_;
   std::shared_ptr<ModuleThread> thread_;

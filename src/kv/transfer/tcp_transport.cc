@@ -15,9 +15,7 @@ namespace {
 class TcpTransport final : public Transport {
  public:
   explicit TcpTransport(TcpTransportOptions options) : options_(std::move(options)) {}
-  ~TcpTransport() override {
-    for (auto& dial : dials_) dial.thread.join();
-  }
+  ~TcpTransport() override { TcpTransport::finish_connecting(); }
 
   std::string_view name() const override { return options_.tls != nullptr ? "tls" : "tcp"; }
   Fence fence() const override { return Fence::kLocal; }
@@ -66,6 +64,15 @@ class TcpTransport final : public Transport {
           done = nullptr;
           dial.ended = true;
         });
+  }
+
+  void finish_connecting() override {
+    std::list<Dial> dials;
+    {
+      const std::lock_guard guard(lock_);
+      dials.swap(dials_);
+    }
+    for (auto& dial : dials) dial.thread.join();
   }
 
  private:

@@ -24,7 +24,7 @@ struct TcpTransportOptions {
   uint16_t port = 0;                                   // 0: the system picks
   int streams = 4;                                     // per peer that is read from
   uint64_t max_bytes_in_flight = uint64_t{256} << 20;  // per peer
-  bool use_file = true;  // else large ranges are copied into the socket
+  bool use_file = true;             // else large ranges are copied into the socket
   const TlsContext* tls = nullptr;  // then it is named "tls"; outlives the transport
 };
 

@@ -105,6 +105,8 @@ class Transport {
   using Connected = std::function<void(Result<std::shared_ptr<Remote>>)>;
   virtual void connect(Descriptor descriptor, const PeerKey& key, const std::string& host,
                        Duration limit, Connected done) = 0;
+  // Returns when no connect() is under way, so that none calls back any more.
+  virtual void finish_connecting() {}
 
   // The peer with this key may read exposed memory, until expel(), after whose return it does not
   // any more. Transports without connections of their own rely on the reader's own checks.
