@@ -123,6 +123,7 @@ class Process:
     """One tandem process. Its standard output is read for the line that names its address."""
 
     def __init__(self, binary, arguments, log_path, env=None):
+        self.arguments, self.env = list(map(str, arguments)), env
         self.log_path = log_path
         self.name = log_path.stem
         self._log = open(log_path, "w", encoding="utf-8")
@@ -237,6 +238,7 @@ class Cluster:
 
     def __init__(self, launch, model, prefill=1, decode=1, unified=0, worker_options=(), router_options=(),
                  role_options=None):
+        self._launch = launch
         self.roles = {"prefill": [], "decode": [], "unified": []}
         for role, count in (("prefill", prefill), ("decode", decode), ("unified", unified)):
             for i in range(count):
@@ -260,6 +262,19 @@ class Cluster:
     @property
     def workers(self):
         return [process for processes in self.roles.values() for process in processes]
+
+    def restart(self, process):
+        """The same command again, at the same address; kills what still lives. Returns the new process."""
+        if process.alive():
+            process.kill()
+        arguments = list(process.arguments)
+        arguments[arguments.index("--port") + 1] = str(urllib.parse.urlsplit(process.url).port)
+        again = self._launch(process.name.split("-")[0], *arguments, env=process.env).wait_listening()
+        if process is self.router:
+            self.router = again
+        for processes in self.roles.values():
+            processes[:] = [again if old is process else old for old in processes]
+        return again
 
     def pages_used(self):
         return {process.name: process.pages_used() for process in self.workers if process.alive()}
