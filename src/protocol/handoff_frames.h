@@ -66,7 +66,12 @@ struct HelloFrame {
   uint32_t head_dim = 0;
   std::vector<int32_t> windows;       // by page group; 0: attends to everything
   std::vector<int32_t> layer_places;  // of each layer: its group, its slot in that group's page
-  std::string nonce;                  // 16 random bytes
+  // The ranks that hold this worker's KV (kv/reshard/kv_layout.h), and which of them this is.
+  uint32_t tensor_ranks = 1;
+  uint32_t data_ranks = 1;
+  std::vector<int32_t> stages{0};  // first layer of each pipeline stage
+  uint32_t rank = 0;
+  std::string nonce;  // 16 random bytes
   std::string proof;  // listener only: HMAC-SHA256 of both nonces under the shared secret
   // Listener only: the shape of its arena, in bytes from the start of what its transport exposes.
   uint64_t arena_bytes = 0;

@@ -66,6 +66,14 @@ TEST(HandoffFrames, RoundTrip) {
   EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).kv_scales, hello.kv_scales);
   EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).weights, hello.weights);
   EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).accepts, hello.accepts);
+  hello.tensor_ranks = 8;
+  hello.data_ranks = 2;
+  hello.stages = {0, 16};
+  hello.rank = 31;
+  const auto ranks = std::get<HelloFrame>(round_trip(hello));
+  EXPECT_EQ(ranks.tensor_ranks * 100 + ranks.data_ranks, 802U);
+  EXPECT_EQ(ranks.stages, hello.stages);
+  EXPECT_EQ(ranks.rank, 31U);
   const auto abort = std::get<AbortFrame>(round_trip(AbortFrame{key, 400, "code", "message"}));
   EXPECT_EQ(abort.status, 400U);
 }

@@ -23,8 +23,9 @@ void HandoffService::copy(uint64_t key, const kv::CopyPages& action) {
   const auto importer = peer->second.importer;
   const ops::LayerPlace place = places_[action.layer];
   kv::FetchRequest request;
-  request.offset = importer->source_offset(place.slot);
-  request.bytes = importer->source_layer_bytes();
+  const LayerCut& cut = importer->cut(action.layer);
+  request.offset = cut.source_offset;
+  request.bytes = cut.source_bytes;
   request.source = action.source;
   request.target.reserve(action.source.size());
   for (size_t i = 0; i < action.source.size(); ++i) {
@@ -33,7 +34,7 @@ void HandoffService::copy(uint64_t key, const kv::CopyPages& action) {
         receiving.pages.pages[block * shape_.groups() + static_cast<size_t>(place.group)];
     request.target.push_back(arena_.pages() +
                              static_cast<size_t>(target.page) * arena_.shape().page_stride +
-                             importer->target_offset(place.slot));
+                             cut.target_offset);
   }
   auto own = std::make_shared<std::vector<uint64_t>>();
   request.step = step(peer->second, receiving, action, request.target, own);

@@ -55,10 +55,9 @@ boost::asio::awaitable<void> HandoffService::dial(uint64_t /*key*/, std::string 
   PeerId peer = 0;
   if (connection) {
     peer = next_peer_++;
-    if (!adopt(peer, *connection, address)) {
+    if (auto adopted = adopt(peer, *connection, address); !adopted) {
       peer = 0;
-      connection = make_error(502, "handoff_refused",
-                              "The prefill worker was restarted; this is its earlier start.");
+      connection = tl::unexpected(std::move(adopted).error());
     }
   }
   const std::vector<uint64_t> waiting = std::exchange(dialing_[address], {});

@@ -142,8 +142,8 @@ kv::OfferEstimate HandoffService::estimate() const {
           .link_bytes_per_second = link_rate_};
 }
 
-bool HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
-                           std::string address) {
+Status HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
+                             std::string address) {
   const auto admission =
       registry_.on_hello(id, connection->peer().instance, connection->peer().epoch);
   for (const PeerId old : admission.fence) {
@@ -152,24 +152,30 @@ bool HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection>&
                          connection->peer().instance);
     if (const auto at = peers_.find(old); at != peers_.end()) at->second.connection->close();
   }
-  if (!admission.accepted) {
+  const auto refuse = [&](Error error) -> Status {
     connection->start([](HandoffFrame /*frame*/) {}, [] {});
     connection->close();
-    return false;
+    return tl::unexpected(std::move(error));
+  };
+  if (!admission.accepted)
+    return refuse(
+        {502, "handoff_refused", "The prefill worker was restarted; this is its earlier start."});
+  auto importer = PageImporter::make(kernels_, connection->peer(), options_.peer.hello,
+                                     engine_.layout(), engine_.model().kv_scales());
+  if (!importer) {
+    observe::log_warning("a handoff peer was refused: {}", importer.error().message);
+    return refuse(std::move(importer).error());
   }
-  auto importer = std::make_shared<PageImporter>(kernels_, connection->peer(), engine_.layout(),
-                                                 engine_.model().kv_scales());
   auto shape = std::make_shared<kv::DigestShape>(
-      engine::digest_shape(importer->source_layout(), engine_.page_groups()));
-  peers_.insert_or_assign(
-      id, Peer{connection, std::move(address), std::move(importer), std::move(shape)});
+      engine::digest_shape((*importer)->source_layout(), engine_.page_groups()));
+  peers_.insert_or_assign(id, Peer{connection, std::move(address), *importer, std::move(shape)});
   if (connection->remote()) {
     fetcher_->open_peer(
         id, {connection->remote(), connection->transport().fence(), connection->arena()});
   }
   connection->start([this, id](HandoffFrame frame) { on_frame(id, std::move(frame)); },
                     [this, id] { on_peer_closed(id); });
-  return true;
+  return {};
 }
 
 void HandoffService::send_to(PeerId peer, const HandoffFrame& frame) {

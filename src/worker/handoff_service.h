@@ -131,9 +131,10 @@ class HandoffService {
 
   HandoffService(engine::Engine& engine, const device::SharedArena& arena,
                  HandoffServiceOptions options, observe::Metrics& metrics);
-  // False: a newer start of that worker is connected already.
-  bool adopt(kv::PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
-             std::string address);
+  // Errors, and the connection is closed: a newer start of that worker is connected already, or its
+  // pages cannot be taken over.
+  Status adopt(kv::PeerId id, const std::shared_ptr<kv::PeerConnection>& connection,
+               std::string address);
   void on_frame(kv::PeerId peer, protocol::HandoffFrame frame);
   void on_peer_closed(kv::PeerId peer);
   void on_prefill_event(const std::string& id, engine::PrefillEvent event);

@@ -392,6 +392,12 @@ Status check_compatible(const HelloFrame& sender, const HelloFrame& receiver) {
   }
   if (sender.windows != receiver.windows || sender.layer_places != receiver.layer_places)
     return refuse("they deal the model's layers into page groups in different ways");
+  for (const HelloFrame* hello : {&sender, &receiver}) {
+    const uint64_t ranks = uint64_t{hello->tensor_ranks} * hello->data_ranks * hello->stages.size();
+    if (ranks != 1 || hello->rank != 0)
+      return refuse("one of them keeps its KV on " + std::to_string(ranks) +
+                    " ranks, and this version takes it from one and to one");
+  }
   const auto representation = [](const HelloFrame& hello) {
     return protocol::Representation{.kv_dtype = hello.kv_dtype,
                                     .layout_id = hello.layout_id,
