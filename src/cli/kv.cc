@@ -300,6 +300,7 @@ struct Action {
   const char* summary;
   int (*run)(const KvFlags&);
   void (*declare)(config::Options&, KvFlags&);
+  const char* example;
 };
 
 void declare_nothing(config::Options&, KvFlags&) {}
@@ -318,12 +319,16 @@ void declare_bench(config::Options& options, KvFlags& flags) {
 }
 
 constexpr Action kActions[] = {
-    {"stat", "pages, index, incidents and transfers of a worker", stat, declare_nothing},
-    {"ls", "the blocks in its cache", list, declare_list},
+    {"stat", "shows pages, index, incidents and transfers of a worker", stat, declare_nothing,
+     "tandem kv stat http://127.0.0.1:8102"},
+    {"ls", "lists the blocks in its cache", list, declare_list,
+     "tandem kv ls http://127.0.0.1:8102 --limit 20"},
     {"verify", "compares every cached page with its digest now (--kv-integrity full)", verify,
-     declare_nothing},
-    {"drop", "gives up cached blocks that nobody uses", drop, declare_drop},
-    {"bench", "how fast this machine copies, digests and shares memory", bench, declare_bench},
+     declare_nothing, "tandem kv verify http://127.0.0.1:8102"},
+    {"drop", "gives up cached blocks that nobody uses", drop, declare_drop,
+     "tandem kv drop http://127.0.0.1:8102 --all"},
+    {"bench", "measures how fast this machine copies, digests and shares memory", bench,
+     declare_bench, "tandem kv bench"},
 };
 
 void print_help(std::FILE* out) {
@@ -351,7 +356,10 @@ int run_kv(const Arguments& arguments) {
   for (const Action& action : kActions) {
     if (name != action.name) continue;
     KvFlags flags;
-    config::Options options("kv " + name, std::string("Shows ") + action.summary + ".");
+    std::string summary = std::string(action.summary) + ".";
+    summary[0] = static_cast<char>(summary[0] - 'a' + 'A');
+    config::Options options("kv " + name, summary);
+    options.example(action.example);
     if (action.run != bench)
       options.positional(flags.url, "URL", "of the worker; else http://127.0.0.1:8100", false);
     action.declare(options, flags);

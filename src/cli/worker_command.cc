@@ -91,7 +91,9 @@ int run_worker(const Arguments& arguments) {
     std::fputs(parsed->help->c_str(), stdout);
     return 0;
   }
-  if (auto secret = check_pair_secret(role != "unified"); !secret) return report(secret.error());
+  // Over plain TCP the secret is all that keeps strangers from reading the KV of every request.
+  const bool guarded = role != "unified" || handoff_listen.starts_with("tcp:");
+  if (auto secret = check_pair_secret(guarded); !secret) return report(secret.error());
   const int supervisor = supervisor_descriptor();
   if (supervisor >= 0) prctl(PR_SET_PDEATHSIG, SIGTERM);
   std::mutex mutex;

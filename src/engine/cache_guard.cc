@@ -264,6 +264,10 @@ void CacheGuard::submit(std::vector<ScrubPage> pages, std::function<void(int64_t
         read.push_back(page.tag);
         if (page.good) continue;
         ++bad;
+        if (kv_->pool().quarantined(page.tag.page)) {  // told while this look was under way
+          tracker_->condemn(page.tag.page);
+          continue;
+        }
         const auto place = static_cast<int32_t>(page.block) * groups + page.group;
         const kv::PageLabel label = tracker_->label(page.tag.page);
         raise({.sequence = 0,

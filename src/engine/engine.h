@@ -78,6 +78,8 @@ struct LayerProgress {
 };
 struct PrefillDone {
   std::vector<protocol::ScoredToken> first_tokens;  // of choice 0
+  // Level full: [block][group] of the prompt, as computed; empty where none is known.
+  std::vector<std::vector<uint64_t>> digests = {};
 };
 using PrefillEvent =
     std::variant<PrefillAdmitted, PrefillPages, LayerProgress, PrefillDone, protocol::ErrorEvent>;

@@ -56,7 +56,11 @@ void Engine::deliver_updates() {
 
 void Engine::deliver_prefill(Generation& generation, SequenceUpdate& update) {
   if (update.admitted_cached) generation.prefill_sink(PrefillAdmitted{*update.admitted_cached});
-  if (update.token) generation.prefill_sink(PrefillDone{{std::move(*update.token)}});
+  if (update.token) {
+    PrefillDone done{{std::move(*update.token)}};
+    if (kv_.holds(update.id)) done.digests = guard_.digests(kv_.tags(update.id));
+    generation.prefill_sink(std::move(done));
+  }
   if (update.error) generation.prefill_sink(ErrorEvent{*update.error});
 }
 

@@ -28,12 +28,12 @@ void fields(F& f, HelloFrame& x) {
       f(18, x.page_count);
   f(19, x.windows), f(20, x.layer_places), f(21, x.instance);
   f(22, x.kv_scales), f(23, x.weights), f(24, x.accepts);
-  f(25, x.transports), f(26, x.descriptor), f(27, x.process);
+  f(25, x.transports), f(27, x.process);
   f(28, x.tensor_ranks), f(29, x.data_ranks), f(30, x.stages), f(31, x.rank);
 }
 template <typename F>
 void fields(F& f, ProofFrame& x) {
-  f(1, x.proof);
+  f(1, x.proof), f(2, x.descriptor);
 }
 template <typename F>
 void fields(F& f, OpenFrame& x) {

@@ -80,12 +80,12 @@ struct HelloFrame {
   uint64_t page_count = 0;
   // Dialer: the transports it can read pages through, "shm,tcp". Listener: the one it chose.
   std::string transports;
-  std::string descriptor;  // listener only: of the arena, for that transport
-  std::string process;     // dialer only: random, one for each process
+  std::string process;  // dialer only: random, one for each process
 };
 
 struct ProofFrame {
-  std::string proof;  // empty: the listener's, who has accepted the dialer's
+  std::string proof;       // empty: the listener's, who has accepted the dialer's
+  std::string descriptor;  // listener only: of its arena, for the transport that it chose
 };
 
 struct OpenFrame {

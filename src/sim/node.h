@@ -87,7 +87,7 @@ class Node {
   enum Thread : uint8_t { kEngine, kReactor, kThreads };
 
   struct Running {  // a sequence, as its device sees it
-    explicit Running(const PlannedRequest& request) : content(request.adapter) {
+    explicit Running(const PlannedRequest& request) : content(request.adapter, request.salt) {
       for (const int32_t token : request.prompt) content.push(token);
     }
     Content content;

@@ -19,7 +19,7 @@ Router::Router(World& world)
     auto& request = requests_.emplace_back(std::make_unique<Request>());
     const PlannedRequest& planned = world.plan().requests[i];
     request->index = static_cast<int>(i);
-    request->content = Content(planned.adapter);
+    request->content = Content(planned.adapter, planned.salt);
     for (const int32_t token : planned.prompt) request->content.push(token);
   }
 }

@@ -110,19 +110,22 @@ kv::PageStep HandoffService::step(const Peer& peer, const Receiving& receiving,
 
 void HandoffService::on_copied(uint64_t key, uint32_t layer, uint32_t first_block, uint32_t count,
                                kv::CopyResult result) {
-  if (result == kv::CopyResult::kUnfenced) {
-    // Their pages stay out of use until this process ends; when that takes too many, it must.
-    unfenced_pages_ += count;
-    if (unfenced_pages_ > options_.max_unfenced_pages && !must_restart_.exchange(true)) {
-      observe::log_error(
-          "{} pages may still be written by transfers that cannot be stopped: this worker must "
-          "restart",
-          unfenced_pages_);
-      if (options_.on_must_restart) options_.on_must_restart();
-    }
-  }
+  if (result == kv::CopyResult::kUnfenced) count_unfenced(0);  // the fetcher lost a slot
   if (const auto at = receiving_.find(key); at != receiving_.end())
     run_receive(key, at->second.handoff.on_copied(layer, first_block, count, result, now()));
+}
+
+// Pages that may still be written stay out of use until this process ends, and so do the fetcher's
+// slots; when that takes too many, it must.
+void HandoffService::count_unfenced(size_t pages) {
+  unfenced_pages_ += pages;
+  if (unfenced_pages_ <= options_.max_unfenced_pages && !fetcher_->worn_out()) return;
+  if (must_restart_.exchange(true)) return;
+  observe::log_error(
+      "{} pages and {} of the transfers' buffers may still be written by transfers that cannot be "
+      "stopped: this worker must restart",
+      unfenced_pages_, fetcher_->lost_slots());
+  if (options_.on_must_restart) options_.on_must_restart();
 }
 
 }  // namespace tandem::worker

@@ -128,6 +128,9 @@ void HandoffService::run_receive(uint64_t key, kv::ReceiveActions actions) {
       start_sequence(key, *start);
     } else if (const auto* release = std::get_if<kv::ReleasePages>(&action)) {
       engine_.abandon_received(receiving.pages.id, release->may_be_written);
+      if (release->may_be_written)  // all that was reserved for it
+        count_unfenced(
+            shape_.pages(receiving.pages.first_missing, shape_.blocks(receiving.tokens.size())));
     } else if (auto* finished = std::get_if<kv::ReceiveFinished>(&action)) {
       if (finished->error) {
         failed_.add();

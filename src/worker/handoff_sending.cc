@@ -81,8 +81,10 @@ kv::HandoffTimeouts HandoffService::timeouts_for(int32_t prompt_tokens) const {
   const double all = static_cast<double>(pages * shape_.page_bytes);
   const auto under_way =
       static_cast<double>(options_.fetch.batch_bytes * options_.fetch.batches_per_peer);
-  timeouts.ack += from_seconds(2 * all / link_rate_);
-  timeouts.drain += from_seconds(2 * std::min(all, under_way) / link_rate_);
+  // A peer said the rate: whatever it says, no wait becomes endless.
+  constexpr double kLongest = 600;
+  timeouts.ack += from_seconds(std::min(2 * all / link_rate_, kLongest));
+  timeouts.drain += from_seconds(std::min(2 * std::min(all, under_way) / link_rate_, kLongest));
   return timeouts;
 }
 
@@ -103,6 +105,11 @@ void HandoffService::on_prefill_event(const std::string& id, engine::PrefillEven
     run_send(id, sending.handoff.on_progress(progress->layer, progress->end_token, now()));
   } else if (auto* done = std::get_if<engine::PrefillDone>(&event)) {
     sending.prefilled = now();
+    // What was known when the pages came stays: a page that has left its window has none now.
+    sending.digests.resize(std::max(sending.digests.size(), done->digests.size()));
+    for (size_t i = 0; i < done->digests.size(); ++i) {
+      if (!done->digests[i].empty()) sending.digests[i] = std::move(done->digests[i]);
+    }
     run_send(id, sending.handoff.on_prefill_done(std::move(done->first_tokens), now()));
   } else if (const auto* failed = std::get_if<protocol::ErrorEvent>(&event)) {
     run_send(id, sending.handoff.on_cancel(failed->error, now()));

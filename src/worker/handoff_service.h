@@ -155,6 +155,7 @@ class HandoffService {
                     std::span<const uint64_t> own, size_t first, size_t count);
   void on_copied(uint64_t key, uint32_t layer, uint32_t first_block, uint32_t count,
                  kv::CopyResult result);
+  void count_unfenced(size_t pages);
   void describe(const std::string& id, protocol::PushFrame& frame) const;
   std::span<std::byte> part_of(const kv::PageTag& tag, uint32_t layer) const;
   // Of the whole blocks that came, for this worker's own cache.

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import random
+import signal
 import threading
 import time
 
@@ -193,3 +194,32 @@ def test_200_clients_that_leave_after_50_ms_keep_no_blocks(pair, after):  # row 
     wait_until(lambda: all(p.pages_used() == 0 and open_handoffs(p) == 0 for p in pair.workers), 5,
                lambda: {p.name: (p.pages_used(), open_handoffs(p)) for p in pair.workers})
     expect_fact(ask(pair.url, 9), 9)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
+def test_a_prefill_worker_that_restarts_is_met_anew(cluster, write_script, tmp_path, how):  # row 95
+    pair = cluster(write_script(tmp_path, [{"reply": SAID}]), worker_options=("--kv-memory", "64M"))
+    (decode,) = pair.roles["decode"]
+    expect_fact(ask(pair.url, 1, 100), 1)
+    numbers = iter(range(2, 1000))
+    for _ in range(2):
+        (prefill,) = pair.roles["prefill"]
+        prefill.signal(getattr(signal, how))
+        prefill.process.wait(10)
+        pair.restart(prefill)
+        before = decode.metrics()["tandem_handoffs_received_total"]
+
+        def met(before=before):
+            for number in (1, next(numbers)):
+                reply = ask(pair.url, number, 400)
+                if reply.status == 503:  # the router has not asked the new process yet where it hands over
+                    expect_error(reply, 503)
+                    assert reply.headers["Retry-After"]
+                    time.sleep(0.2)
+                    return False
+                expect_fact(reply, number)
+            return decode.metrics()["tandem_handoffs_received_total"] > before
+
+        wait_until(met, 20, "a handoff from the new process")
+        assert decode.alive()
+    pair.wait_settled()

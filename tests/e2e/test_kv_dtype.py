@@ -107,7 +107,7 @@ def test_up_gives_each_role_its_own_dtype(launch, model, plain):
     lines = [line.split() for line in server.log().splitlines() if line.startswith(("prefill-0", "decode-0"))]
     kinds = {words[0]: next(word for word in words if word in ("bf16", "fp8")) for words in lines}
     assert kinds == {"prefill-0": "bf16", "decode-0": "fp8"}
-    tokens = {words[0]: int(words[-1]) for words in lines}
+    tokens = {words[0]: int(words[-2]) for words in lines}
     assert tokens["decode-0"] == 2 * tokens["prefill-0"]
 
 

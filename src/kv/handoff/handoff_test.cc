@@ -344,6 +344,7 @@ TEST(ReceiveHandoff, KeepsItsPagesAndOwesTheAcknowledgementWhileCopiesAreUnderWa
   auto actions = receive.on_abort({{"h", 1, 5}, 504, "handoff_timeout", ""});
   EXPECT_EQ(count<ReceiveFinished>(actions), 1) << "the client learns at once";
   EXPECT_EQ(count<StopCopies>(actions), 1);
+  EXPECT_TRUE(std::holds_alternative<StopCopies>(actions.back())) << "it may end everything";
   EXPECT_EQ(count<ReleasePages>(actions), 0);
   EXPECT_EQ(sent<protocol::AbortAckFrame>(actions), nullptr);
   EXPECT_TRUE(receive.finished());

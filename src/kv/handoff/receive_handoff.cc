@@ -213,12 +213,11 @@ ReceiveActions ReceiveHandoff::fail(const Error& error, bool tell_peer) {
                                                 error.code, error.message, ranks_.rank});
   }
   state_ = State::kDraining;
-  if (copying_ == 0 || faults_.release_while_copying) {
-    settle(actions);
-  } else {
-    actions.emplace_back(StopCopies{});
-  }
+  const bool drains = copying_ > 0 && !faults_.release_while_copying;
+  if (!drains) settle(actions);
   actions.emplace_back(ReceiveFinished{error});
+  // Last: what has not begun is answered inside it, and that may be all that this side waits for.
+  if (drains) actions.emplace_back(StopCopies{});
   return actions;
 }
 

@@ -243,16 +243,24 @@ void KvManager::pass_windows(Table& table, int32_t computed) {
   }
 }
 
+bool KvManager::expects(const Table& table, size_t place, PageTag tag) {
+  const PageExpectation& expected = table.expected[place];
+  return expected.page == tag.page && expected.generation == tag.generation;
+}
+
 void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tokens) {
   const protocol::ContentId parent = block == 0 ? table.root : table.ids[block - 1];
   const protocol::ContentId id = protocol::next_content_id(parent, tokens, table.extras);
   const auto pages = std::span(table.tags).subspan(slot(block, 0), demand_.groups());
   table.ids.push_back(id);
-  for (const PageTag tag : pages) {
+  for (size_t group = 0; group < pages.size(); ++group) {
+    const PageTag tag = pages[group];
     if (tag.page < 0) continue;
-    const bool proven = pool_.is_current(tag) &&
+    // A table that was mixed up since its pass was checked gives no name to another's bytes.
+    const bool own = tracker_ == nullptr || expects(table, slot(block, group), tag);
+    const bool proven = own && pool_.is_current(tag) && !pool_.quarantined(tag.page) &&
                         (pool_.state(tag.page) != PageState::kFilling || pool_.mark_verified(tag));
-    if (!proven) {  // a writer is active, or the page is not this sequence's any more
+    if (!proven) {  // a writer is active, the page is not this sequence's any more, or is bad
       table.chained = false;
       return;
     }

@@ -135,7 +135,7 @@ class KvManager final : public engine::KvPort {
   // Places that came from the cache and whose bytes were not compared since; each is told once.
   std::vector<size_t> take_unverified(SequenceId id);
   // Takes the page's block out of the index and the page out of use (see PagePool::quarantine).
-  // False when it is so already or the bound is reached.
+  // False when it is so already.
   bool quarantine(int32_t page);
   std::vector<SequenceId> users(int32_t page) const;  // whose tables name it
   // What a block's scope is made from: the same for one salt of this model.
@@ -206,6 +206,7 @@ class KvManager final : public engine::KvPort {
   Table make_table(SequenceId id, const KvScope& scope) const;
   std::vector<protocol::ContentId> chain_of(SequenceId id, const Table& table,
                                             std::span<const int32_t> tokens);
+  static bool expects(const Table& table, size_t place, PageTag tag);
   void publish(Table& table, size_t block, std::span<const int32_t> tokens);
   void end_writing(Table& table, bool may_be_written = false);
 

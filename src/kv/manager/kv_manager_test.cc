@@ -306,5 +306,33 @@ TEST_F(KvManagerTest, RandomUseNeverLeaks) {
   }
 }
 
+TEST_F(KvManagerTest, NeitherAMixedUpTableNorAQuarantinedPageIsPublished) {
+  const auto tracker =
+      make_tracker({.level = IntegrityLevel::kTags, .page_count = kPages, .block_tokens = 8});
+  manager_.emplace(KvManagerOptions{.page_count = kPages,
+                                    .block_tokens = 8,
+                                    .lineage = "m",
+                                    .planted = {.kind = KvFault::kSwapPages}},
+                   page_memory(), tracker.get());
+  auto& kv = *manager_;
+  ASSERT_TRUE(kv.admit(1, tokens(16), {}, 0));
+  ASSERT_TRUE(kv.admit(2, tokens(16, 100), {}, 0));
+  ASSERT_TRUE(kv.extend(1, 16));  // planted here; then passes that were checked before come back
+  kv.computed(1, tokens(16), 16);
+  kv.computed(2, tokens(16, 100), 16);
+  EXPECT_EQ(kv.index().size(), 0U);
+  kv.release(1);
+  kv.release(2);
+  ASSERT_TRUE(kv.admit(3, tokens(16), {}, 0));
+  ASSERT_TRUE(kv.quarantine(kv.pages(3, 16)[0]));
+  kv.computed(3, tokens(16), 16);
+  kv.release(3);
+  EXPECT_EQ(kv.cached_pages(), 0);
+  EXPECT_EQ(kv.free_pages(), kPages - 1);
+  EXPECT_FALSE(kv.admit(4, tokens(8 * kPages, 500), {}, 0));
+  EXPECT_TRUE(kv.admit(5, tokens(8 * (kPages - 1), 500), {}, 0));
+  manager_.reset();
+}
+
 }  // namespace
 }  // namespace tandem::kv

@@ -108,7 +108,7 @@ bool PagePool::drop_writer(PageTag tag) {
 
 bool PagePool::quarantine(int32_t index) {
   Page& page = pages_[static_cast<size_t>(index)];
-  if (page.condemned || quarantined_ >= max_quarantined_) return false;
+  if (page.condemned) return false;
   page.condemned = true;
   ++quarantined_;
   if (page.state == PageState::kFree) {

@@ -11,8 +11,8 @@
 // Only a VERIFIED page can be published, and only a PUBLISHED page may stand in an index.
 //
 // A page whose bytes or tags were found wrong is quarantined: it goes on while it is counted, and
-// then never returns to the free list. Only a new process uses it again. A bound on how many may
-// be so keeps the caller from losing all memory unnoticed.
+// then never returns to the free list. Only a new process uses it again. How many may
+// be so before the caller gives up is its own decision: `max_quarantined` only says it.
 // Not thread-safe: one owner thread.
 #pragma once
 
@@ -92,7 +92,7 @@ class PagePool {
   [[nodiscard]] bool publish(PageTag tag);  // VERIFIED -> PUBLISHED
 
   // From now on the page is lost: at once when it is free, else when its last count is dropped.
-  // False when it is lost already or `max_quarantined` pages are.
+  // False when it is lost already.
   bool quarantine(int32_t page);
   void set_max_quarantined(int32_t pages) { max_quarantined_ = pages; }
   bool quarantined(int32_t page) const { return pages_[static_cast<size_t>(page)].condemned; }

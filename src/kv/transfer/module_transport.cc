@@ -48,8 +48,7 @@ class ModuleTransport final : public Transport {
   std::string_view name() const override { return name_; }
   Fence fence() const override {
     switch (thread_->module().fence) {
-      case TANDEM_FENCE_LOCAL:
-        return Fence::kLocal;
+      case TANDEM_FENCE_LOCAL:  // the adapter gives up late batches that the module still has
       case TANDEM_FENCE_CONNECTION:
         return Fence::kConnection;
       default:

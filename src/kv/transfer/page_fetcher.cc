@@ -9,7 +9,6 @@
 namespace tandem::kv {
 
 namespace {
-constexpr size_t kSlots = 64;
 constexpr double kRateSeconds = 0.05;  // of one look at a link's rate, or
 constexpr double kRateBytes = 16 << 20;
 }  // namespace
@@ -266,8 +265,9 @@ void PageFetcher::run_step(const std::shared_ptr<Batch>& batch) {
 void PageFetcher::fail(const std::shared_ptr<Batch>& batch, TransferStatus status) {
   Peer& peer = *batch->peer;
   const FetchSource& source = peer.source;
-  if (source.fence == Fence::kConnection && status != TransferStatus::kLost)
-    source.remote->disconnect();  // ends the others too; after it nothing writes any more
+  // Ends the others too; after it nothing writes any more. (A peer that has failed before is
+  // disconnected already. kLost alone says nothing about what was still on its way.)
+  if (source.fence == Fence::kConnection && !peer.failed) source.remote->disconnect();
   batch->unfenced = source.fence == Fence::kNone;
   // A peer that is late once is late for everybody: its pages are better computed elsewhere.
   if (!std::exchange(peer.failed, true)) {

@@ -68,6 +68,7 @@ struct FetchLimits {
 class PageFetcher {
  public:
   using OwnerId = uint64_t;
+  static constexpr size_t kSlots = 64;  // batches in flight, of all peers
   // `first` and `count` of the request's pages; the answers to a request cover each page once.
   using Answer = std::function<void(size_t first, size_t count, CopyResult result)>;
 
@@ -91,7 +92,8 @@ class PageFetcher {
   double link_rate(uint64_t peer) const;
   size_t in_flight() const { return batches_.size(); }
   size_t waiting() const;
-  size_t lost_slots() const { return slots_.lost(); }  // of batches that ended unfenced
+  size_t lost_slots() const { return slots_.lost(); }            // of batches that ended unfenced
+  bool worn_out() const { return 2 * slots_.lost() >= kSlots; }  // it is to be made anew
 
  private:
   struct Request;

@@ -210,13 +210,16 @@ TEST_F(PageFetcherTest, WhatCannotBeFencedSaysSo) {
   turn();
   EXPECT_EQ(answers->pages[0], CopyResult::kUnfenced);
   EXPECT_EQ(fetcher_.lost_slots(), 1U);
-  auto fenced = std::make_shared<HandRemote>();
-  open(4, fenced, Fence::kConnection);
-  const auto other = fetch(1, 0, 2, {}, 4);
-  fenced->answer(*arena_, TransferStatus::kTimeout);
-  turn();
-  EXPECT_EQ(other->pages[0], CopyResult::kFailed);
-  EXPECT_EQ(fenced->disconnects, 1) << "before the pages are said to be free";
+  uint64_t peer = 4;
+  for (const auto status : {TransferStatus::kTimeout, TransferStatus::kLost}) {
+    auto fenced = std::make_shared<HandRemote>();
+    open(peer, fenced, Fence::kConnection);
+    const auto other = fetch(1, 0, 2, {}, peer++);
+    fenced->answer(*arena_, status);
+    turn();
+    EXPECT_EQ(other->pages[0], CopyResult::kFailed);
+    EXPECT_EQ(fenced->disconnects, 1) << "before the pages are said to be free";
+  }
 }
 
 TEST_F(PageFetcherTest, RangesOutsideThePeersPagesAreRefused) {

@@ -33,11 +33,17 @@ std::string proof_of(const std::string& secret, std::string_view side, const std
   return numerics::hmac_sha256(secret, std::string(side) + first + second);
 }
 
-awaitable<Result<HandoffFrame>> read_frame(ControlStream& stream) {
+// Of frames in the handshake: who sends them has proved nothing yet.
+constexpr size_t kMaxHelloPayload = size_t{256} << 10;
+
+awaitable<Result<HandoffFrame>> read_frame(ControlStream& stream,
+                                           size_t most = protocol::kMaxFramePayload) {
   char head[protocol::kFrameHeaderBytes];
   if (!co_await stream.read(head, sizeof head)) co_return lost("The connection ended.");
   auto header = protocol::decode_frame_header(std::string_view(head, sizeof head));
   if (!header) co_return tl::unexpected(header.error());
+  if (header->payload_bytes > most)
+    co_return make_error(502, "handoff_protocol", "A handoff frame is over the size bound.");
   std::string payload(header->payload_bytes, '\0');
   if (!co_await stream.read(payload.data(), payload.size()))
     co_return lost("The connection ended inside a frame.");
@@ -52,7 +58,7 @@ awaitable<Status> write_frame(ControlStream& stream, const HandoffFrame& frame) 
 
 template <typename Frame>
 awaitable<Result<Frame>> expect_frame(ControlStream& stream) {
-  auto frame = co_await read_frame(stream);
+  auto frame = co_await read_frame(stream, kMaxHelloPayload);
   if (!frame) co_return tl::unexpected(frame.error());
   if (auto* abort = std::get_if<protocol::AbortFrame>(&*frame)) {
     co_return make_error(502, "handoff_refused",
@@ -75,6 +81,10 @@ class Connection final : public PeerConnection, public std::enable_shared_from_t
   void start(OnFrame on_frame, OnClose on_close) override {
     on_frame_ = std::move(on_frame);
     on_close_ = std::move(on_close);
+    if (closed_) {  // before it began: its end is told all the same
+      reactor_.post([self = shared_from_this()] { std::exchange(self->on_close_, {})(); });
+      return;
+    }
     heard_ = std::chrono::steady_clock::now();
     reactor_.spawn(read_loop(shared_from_this()));
     reactor_.spawn(heartbeat_loop(shared_from_this()));
@@ -176,7 +186,7 @@ class Connection final : public PeerConnection, public std::enable_shared_from_t
   void expel() {
     if (admitted_) transport_->expel(*std::exchange(admitted_, std::nullopt));
   }
-  awaitable<Status> connect_transport(std::string host, PeerKey key);
+  awaitable<Status> connect_transport(std::string host, PeerKey key, Descriptor descriptor);
 
   net::Reactor& reactor_;
   std::shared_ptr<ControlStream> stream_;
@@ -226,20 +236,23 @@ awaitable<Status> Connection::hello_as_dialer(std::string host) {
   const auto chosen = std::ranges::find_if(options_.transports, [&](const auto& offered) {
     return offered.transport->name() == peer_.transports;
   });
-  if (chosen == options_.transports.end() || !device::is_sound(arena()) ||
-      peer_.descriptor.size() > kMaxDescriptorBytes) {
+  if (chosen == options_.transports.end() || !device::is_sound(arena())) {
     co_return make_error(502, "handoff_protocol", "The peer's arena or transport makes no sense.");
   }
   transport_ = chosen->transport;
-  const protocol::ProofFrame proof{proof_of(options_.secret, "dialer", peer_.nonce, hello.nonce)};
+  const protocol::ProofFrame proof{proof_of(options_.secret, "dialer", peer_.nonce, hello.nonce),
+                                   {}};
   if (auto sent = co_await write_frame(*stream_, proof); !sent) co_return sent;
-  if (auto welcome = co_await expect_frame<protocol::ProofFrame>(*stream_); !welcome)
-    co_return tl::unexpected(welcome.error());
-  co_return co_await connect_transport(std::move(host), data_key(peer_.nonce, hello.nonce));
+  auto welcome = co_await expect_frame<protocol::ProofFrame>(*stream_);
+  if (!welcome) co_return tl::unexpected(welcome.error());
+  if (welcome->descriptor.size() > kMaxDescriptorBytes)
+    co_return make_error(502, "handoff_protocol", "The peer's descriptor is too long.");
+  co_return co_await connect_transport(std::move(host), data_key(peer_.nonce, hello.nonce),
+                                       Descriptor{std::move(welcome->descriptor)});
 }
 
-awaitable<Status> Connection::connect_transport(std::string host, PeerKey key) {
-  Descriptor descriptor{peer_.descriptor};
+awaitable<Status> Connection::connect_transport(std::string host, PeerKey key,
+                                                Descriptor descriptor) {
   if (transport_->passes_file()) {
     if (!co_await stream_->wait_readable()) co_return lost("The connection ended.");
     auto file = receive_file(stream_->unix_socket());
@@ -263,13 +276,21 @@ awaitable<Status> Connection::connect_transport(std::string host, PeerKey key) {
   if (!co_await waiting->ended.wait_for(2 * options_.connect))
     co_return make_error(504, "connect_timeout", "The peer's memory could not be reached in time.");
   if (!*waiting->result) co_return tl::unexpected(waiting->result->error());
+  if (closed_)  // the hello's time had passed, or the peer went away
+    co_return make_error(504, "connect_timeout", "The peer's memory could not be reached in time.");
   remote_ = std::move(**waiting->result);
   co_return Status{};
 }
 
 awaitable<Status> Connection::hello_as_listener(device::ArenaShape arena) {
   auto theirs = co_await expect_frame<HelloFrame>(*stream_);
-  if (!theirs) co_return tl::unexpected(theirs.error());
+  if (!theirs) {
+    // To one of another version this frame says which is spoken here.
+    if (theirs.error().code == "handoff_protocol")
+      (void)co_await write_frame(
+          *stream_, protocol::AbortFrame{{}, 502, theirs.error().code, theirs.error().message});
+    co_return tl::unexpected(theirs.error());
+  }
   peer_ = std::move(*theirs);
   auto fits = check_compatible(options_.hello, peer_);
   const OfferedTransport* chosen =
@@ -294,7 +315,6 @@ awaitable<Status> Connection::hello_as_listener(device::ArenaShape arena) {
   hello.page_stride = arena.page_stride;
   hello.page_count = arena.page_count;
   hello.transports = transport_->name();
-  hello.descriptor = chosen->exposed->bytes;
   if (auto sent = co_await write_frame(*stream_, hello); !sent) co_return sent;
   auto proof = co_await expect_frame<protocol::ProofFrame>(*stream_);
   if (!proof) co_return tl::unexpected(proof.error());
@@ -307,7 +327,9 @@ awaitable<Status> Connection::hello_as_listener(device::ArenaShape arena) {
   const PeerKey key = data_key(hello.nonce, peer_.nonce);
   transport_->admit(key);
   admitted_ = key.id;
-  if (auto sent = co_await write_frame(*stream_, protocol::ProofFrame{}); !sent) co_return sent;
+  // Not before its proof: over some transports whoever has the descriptor can read.
+  const protocol::ProofFrame welcome{{}, chosen->exposed->bytes};
+  if (auto sent = co_await write_frame(*stream_, welcome); !sent) co_return sent;
   if (transport_->passes_file()) co_return send_file(stream_->unix_socket(), chosen->exposed->file);
   co_return Status{};
 }

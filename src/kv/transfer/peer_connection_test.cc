@@ -306,6 +306,19 @@ TEST_F(PeerTest, ASilentPeerIsLost) {
   (*dialed)->close();
 }
 
+TEST_F(PeerTest, ACloseBeforeTheStartIsToldAfterIt) {
+  listen();
+  auto dialed = dial(options_);
+  ASSERT_TRUE(dialed);
+  (*dialed)->close();
+  bool closed = false;
+  (*dialed)->start([](const protocol::HandoffFrame&) {}, [&] { closed = true; });
+  EXPECT_FALSE(closed);
+  run(std::chrono::milliseconds(50));
+  EXPECT_TRUE(closed);
+  accepted_->close();
+}
+
 TEST_F(PeerTest, TheOtherSideLearnsOfACloseAtOnce) {
   listen();
   auto dialed = dial(options_);

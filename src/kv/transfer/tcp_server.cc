@@ -137,7 +137,7 @@ void Server::accept_loop() {
 void Server::add_stream(int file) {
   auto stream = std::make_unique<Stream>(file);
   const std::lock_guard guard(lock_);
-  if (streams_.size() >= options_.max_streams) return;  // closes it
+  if (stopping_ || streams_.size() >= options_.max_streams) return;  // closes it
   Stream* raw = stream.get();
   streams_.push_back(std::move(stream));
   raw->thread = std::thread([this, raw] { serve(*raw); });
