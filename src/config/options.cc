@@ -75,7 +75,8 @@ Options::Options(std::string command, std::string summary)
     : command_(std::move(command)), summary_(std::move(summary)) {}
 
 void Options::positional(std::string& target, std::string name, std::string help, bool required) {
-  add({Kind::kPositional, name, name, std::move(help), target, required,
+  std::string metavar = name;
+  add({Kind::kPositional, std::move(name), std::move(metavar), std::move(help), target, required,
        [&target](const auto& values) -> Status {
          target = values.back();
          return {};

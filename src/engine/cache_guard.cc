@@ -101,7 +101,7 @@ void CacheGuard::prepare(DeviceJob& job) {
   }
 }
 
-void CacheGuard::on_report(IntegrityReport report,
+void CacheGuard::on_report(const IntegrityReport& report,
                            const std::function<std::string(protocol::SequenceId)>& name) {
   if (options_.level == IntegrityLevel::kOff) return;
   tracker_->set_time(std::chrono::steady_clock::now());
@@ -251,6 +251,7 @@ std::optional<ScrubPage> CacheGuard::scrub_page(PageTag tag) const {
 
 void CacheGuard::submit(std::vector<ScrubPage> pages, std::function<void(int64_t bad)> then) {
   std::vector<PageTag> tags;
+  tags.reserve(pages.size());
   for (const ScrubPage& page : pages) tags.push_back(page.tag);
   kv_->add_readers(tags);
   scrubber_->submit(std::move(pages), [this, then = std::move(then)](std::vector<ScrubPage> seen) {

@@ -79,7 +79,7 @@ class CacheGuard {
   // Fills in what the job's pages are compared with.
   void prepare(DeviceJob& job);
   // Before the scheduler hears of the pass. `name` gives a sequence's request id.
-  void on_report(IntegrityReport report,
+  void on_report(const IntegrityReport& report,
                  const std::function<std::string(protocol::SequenceId)>& name);
   // Digests of received pages, which were compared with the sender's.
   void received(const std::vector<IntegrityReport::Fresh>& pages);

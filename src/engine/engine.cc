@@ -243,7 +243,7 @@ void Engine::on_outcome(protocol::StepOutcome outcome, const JobTiming& timing,
     const std::lock_guard lock(mutex_);
     busy_since_ = std::chrono::steady_clock::now();
   }
-  guard_.on_report(std::move(report), [this](SequenceId id) { return request_of(id); });
+  guard_.on_report(report, [this](SequenceId id) { return request_of(id); });
   collect(outcome);
   scheduler_.complete(std::move(outcome));
   deliver_updates();

@@ -56,6 +56,7 @@ class IntegrityTest : public EngineTest {
   // Eight sequences at once. Whatever comes of a refused one is a prefix of its right answer.
   Batch run_batch() {
     std::vector<std::future<Collected>> futures;
+    futures.reserve(8);
     for (int i = 0; i < 8; ++i) futures.push_back(run(request(prompt_of(i))));
     Batch batch;
     for (int i = 0; i < 8; ++i) {
@@ -270,7 +271,8 @@ TEST_F(IntegrityTest, TheCacheCanBeListedAndDropped) {
   wait_for_used(0);
   const auto list = [&](KvListQuery query) {
     std::promise<KvListing> promise;
-    engine_->list_cache(std::move(query), [&](KvListing listing) { promise.set_value(listing); });
+    engine_->list_cache(std::move(query),
+                        [&](KvListing listing) { promise.set_value(std::move(listing)); });
     return promise.get_future().get();
   };
   const KvListing all = list({.limit = 1000});

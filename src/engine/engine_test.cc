@@ -55,6 +55,7 @@ TEST_F(EngineTest, ManySequencesInLittleMemoryAllFinishRight) {
   for (const int in_flight : {1, 2}) {
     start(14, EngineOptions{.prefill_chunk = 7, .max_sequences = 6, .max_in_flight = in_flight});
     std::vector<std::future<Collected>> futures;
+    futures.reserve(30);
     for (int i = 0; i < 30; ++i)
       futures.push_back(run(request("remember fact-" + std::to_string(i * 37) + " ok>")));
     for (int i = 0; i < 30; ++i) {

@@ -44,8 +44,8 @@ HandoffFrame round_trip(const HandoffFrame& frame) {
 
 TEST(HandoffFrames, RoundTrip) {
   const HandoffKey key{"0123456789abcdef0123456789abcdef", 3, 0xFFFFFFFFFFFFFFFFULL};
-  const auto push =
-      std::get<PushFrame>(round_trip(PushFrame{key, 7, 9, {{1, 2}, {3, 1ULL << 60}}, {5, ~uint64_t{0}}}));
+  const auto push = std::get<PushFrame>(
+      round_trip(PushFrame{key, 7, 9, {{1, 2}, {3, 1ULL << 60}}, {5, ~uint64_t{0}}}));
   EXPECT_EQ(push.key, key);
   EXPECT_EQ(push.layer, 7U);
   EXPECT_EQ(push.pages[1].generation, 1ULL << 60);

@@ -69,6 +69,7 @@ kv::PageStep HandoffService::step(const Peer& peer, const Receiving& receiving,
   if (!out.staged && !digests_.looks()) return out;
   if (digests_.on()) own->resize(action.source.size());
   std::vector<kv::PageTag> here;
+  here.reserve(action.source.size());
   const auto group = static_cast<size_t>(places_[action.layer].group);
   for (size_t i = 0; i < action.source.size(); ++i)
     here.push_back(receiving.pages.pages[(action.first_block + i) * shape_.groups() + group]);

@@ -89,10 +89,14 @@ def open_handoffs(process):
 
 
 # Where in the transfer the freezes fall, in seconds after both sides have met.
-@pytest.mark.parametrize("moments", [pytest.param((0.1,), marks=quick, id="once"),
-                                     pytest.param((0, 0.05, 0.1, 0.2, 0.3, 0.5), marks=pytest.mark.full, id="often")])
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-@pytest.mark.parametrize("client_leaves", [True, False])
+ONCE, OFTEN = (0.1,), (0, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+@pytest.mark.parametrize("client_leaves, role, moments", [
+    pytest.param(True, "prefill", ONCE, marks=quick, id="the-client-leaves-prefill"),
+    pytest.param(False, "decode", ONCE, marks=quick, id="the-client-stays-decode"),
+    *[pytest.param(leaves, role, OFTEN, marks=pytest.mark.full, id=f"often-{leaves}-{role}")
+      for leaves in (True, False) for role in ("prefill", "decode")]])
 def test_a_frozen_worker_never_touches_pages_that_others_reuse(cluster, write_script, tmp_path, role, client_leaves, moments):
     """Freeze a worker mid-transfer, abort, let others use the memory again, thaw it: every fact stays its owner's."""
     # 64 pages of 16 tokens on each worker: every storm below goes through all of them.

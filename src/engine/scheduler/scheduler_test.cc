@@ -101,8 +101,8 @@ class TraceRunner {
       options.max_sequences = number("sequences", 8);
       options.max_in_flight = number("in_flight", 1);
       options.context_length = number("context", 1000);
-      kv = std::make_unique<CountingKv>(number("pages", 100), number("block", 4));
-      scheduler = std::make_unique<Scheduler>(options, *kv);
+      kv_ = std::make_unique<CountingKv>(number("pages", 100), number("block", 4));
+      scheduler_ = std::make_unique<Scheduler>(options, *kv_);
     } else if (command == "add" || command == "resident") {
       SequenceSpec spec;
       spec.id = std::stoull(words.at(0));
@@ -114,15 +114,15 @@ class TraceRunner {
       spec.hold_after_first = number("hold", 0) != 0;
       if (args.contains("deadline"))
         spec.deadline = TimePoint{} + std::chrono::seconds(number("deadline", 0));
-      if (args.contains("cached")) kv->cached[spec.id] = number("cached", 0);
+      if (args.contains("cached")) kv_->cached[spec.id] = number("cached", 0);
       if (command == "resident") {
-        kv->reside(spec.id, static_cast<int32_t>(spec.prompt.size()));
-        scheduler->add_resident(std::move(spec), {.token = number("first", 5)});
+        kv_->reside(spec.id, static_cast<int32_t>(spec.prompt.size()));
+        scheduler_->add_resident(std::move(spec), {.token = number("first", 5)});
       } else {
-        (void)scheduler->add(std::move(spec));
+        (void)scheduler_->add(std::move(spec));
       }
     } else if (command == "step") {
-      const auto plan = scheduler->next(now);
+      const auto plan = scheduler_->next(now_);
       if (plan) out_.push_back(*plan);
       out.push_back(plan ? describe(*plan) : "idle");
     } else if (command == "done" && out_.empty()) {
@@ -136,24 +136,24 @@ class TraceRunner {
         outcome.sampled.push_back({sequence.sequence, failed ? 0 : number(key, 7), 0, failed});
       }
       out_.erase(out_.begin());
-      scheduler->complete(outcome);
+      scheduler_->complete(outcome);
     } else if (command == "finish") {
-      scheduler->finish(std::stoull(words.at(0)));
+      scheduler_->finish(std::stoull(words.at(0)));
     } else if (command == "release") {
-      scheduler->release_held(std::stoull(words.at(0)));
+      scheduler_->release_held(std::stoull(words.at(0)));
     } else if (command == "roll_back") {
-      out.push_back(scheduler->roll_back(std::stoull(words.at(0)), std::stoi(words.at(1)))
+      out.push_back(scheduler_->roll_back(std::stoull(words.at(0)), std::stoi(words.at(1)))
                         ? "ok"
                         : "refused");
     } else if (command == "time") {
-      now = TimePoint{} + std::chrono::seconds(std::stoi(words.at(0)));
+      now_ = TimePoint{} + std::chrono::seconds(std::stoi(words.at(0)));
     } else if (command == "free") {
-      out.push_back(kv->all_free() ? "all pages free" : "pages in use");
+      out.push_back(kv_->all_free() ? "all pages free" : "pages in use");
     } else {
       out.push_back("unknown command " + command);
     }
-    if (scheduler) {
-      for (const auto& update : scheduler->take_updates()) out.push_back(describe(update));
+    if (scheduler_) {
+      for (const auto& update : scheduler_->take_updates()) out.push_back(describe(update));
     }
     return out;
   }
@@ -179,9 +179,9 @@ class TraceRunner {
     if (update.error) out << " error " << update.error->code;
     return out.str();
   }
-  TimePoint now{};
-  std::unique_ptr<CountingKv> kv;
-  std::unique_ptr<Scheduler> scheduler;
+  TimePoint now_{};
+  std::unique_ptr<CountingKv> kv_;
+  std::unique_ptr<Scheduler> scheduler_;
   std::vector<StepPlan> out_;
 };
 

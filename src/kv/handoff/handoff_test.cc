@@ -44,6 +44,7 @@ const Frame* sent(const ReceiveActions& actions) {
 
 std::vector<protocol::PageTag> tags(int count) {
   std::vector<protocol::PageTag> out;
+  out.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) out.push_back({i, static_cast<uint64_t>(100 + i)});
   return out;
 }

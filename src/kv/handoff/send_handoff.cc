@@ -25,6 +25,7 @@ uint32_t HandoffShape::blocks(size_t tokens) const {
 
 std::vector<uint32_t> HandoffShape::first_live(size_t tokens) const {
   std::vector<uint32_t> first;
+  first.reserve(windows.size());
   for (const int32_t window : windows) {
     first.push_back(static_cast<uint32_t>(
         protocol::first_live_block(window, static_cast<int64_t>(tokens), block_tokens)));

@@ -40,6 +40,7 @@ void insert_all(PrefixIndex& index, const Chain& c, int32_t first_page, size_t g
   int32_t page = first_page;
   for (size_t i = 0; i < c.ids.size(); ++i) {
     std::vector<PageTag> pages;
+    pages.reserve(groups);
     for (size_t group = 0; group < groups; ++group) pages.push_back({page++, 1});
     (void)index.insert(i == 0 ? nullptr : &c.ids[i - 1], c.ids[i],
                        std::span(c.tokens).subspan(2 * i, 2), pages, adopted);
@@ -295,6 +296,7 @@ TEST(PrefixIndex, ABlockCanBeTakenOutWithAllBelowIt) {
   EXPECT_FALSE(index.remove(9, given_back)) << "a page without a block";
   ASSERT_TRUE(index.remove(11, given_back)) << "whether or not somebody uses it";
   std::vector<int32_t> pages;
+  pages.reserve(given_back.size());
   for (const PageTag tag : given_back) pages.push_back(tag.page);
   std::ranges::sort(pages);
   EXPECT_EQ(pages, (Pages{11, 12, 13}));

@@ -49,8 +49,9 @@ Result<KvFaults> parse_kv_fault(std::string_view text) {
   bool good = faults.kind != KvFault::kNone;
   if (good && colon != std::string_view::npos) {
     const std::string_view number = text.substr(colon + 1);
-    const auto end = number.data() + number.size();
-    const auto read = std::from_chars(number.data(), end, faults.after);
+    const char* const begin = number.data();
+    const char* const end = begin + number.size();
+    const auto read = std::from_chars(begin, end, faults.after);
     good = read.ec == std::errc() && read.ptr == end;
   }
   if (!good) {

@@ -115,7 +115,7 @@ bool is_complete(const tandem_transport_v1& m) {
 
 Result<std::unique_ptr<Transport>> adapt_transport_module(const tandem_transport_v1* module,
                                                           const std::string& where,
-                                                          ModuleOptions options) {
+                                                          const ModuleOptions& options) {
   if (module == nullptr) return refuse(where, "it gives no interface");
   if (module->abi_version != TANDEM_TRANSPORT_ABI_VERSION) {
     return refuse(where, "it speaks version " + std::to_string(module->abi_version) +
@@ -138,7 +138,7 @@ Result<std::unique_ptr<Transport>> adapt_transport_module(const tandem_transport
 }
 
 Result<std::unique_ptr<Transport>> load_transport_module(const std::string& path,
-                                                         ModuleOptions options) {
+                                                         const ModuleOptions& options) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return refuse(path, dlerror());
   auto entry = reinterpret_cast<tandem_transport_entry>(dlsym(library, TANDEM_TRANSPORT_ENTRY));
@@ -146,7 +146,7 @@ Result<std::unique_ptr<Transport>> load_transport_module(const std::string& path
     dlclose(library);
     return refuse(path, std::string("it does not export ") + TANDEM_TRANSPORT_ENTRY);
   }
-  return adapt_transport_module(entry(), path, std::move(options));
+  return adapt_transport_module(entry(), path, options);
 }
 
 }  // namespace tandem::kv

@@ -21,10 +21,10 @@ struct ModuleOptions {
 // Loads the shared library at `path`, which stays loaded. Error 500 "transport_module" when it
 // cannot be loaded, is none of ours, speaks another version or cannot start.
 Result<std::unique_ptr<Transport>> load_transport_module(const std::string& path,
-                                                         ModuleOptions options);
+                                                         const ModuleOptions& options);
 // The same for a module that is linked in. `where` is for messages.
 Result<std::unique_ptr<Transport>> adapt_transport_module(const tandem_transport_v1* module,
                                                           const std::string& where,
-                                                          ModuleOptions options);
+                                                          const ModuleOptions& options);
 
 }  // namespace tandem::kv

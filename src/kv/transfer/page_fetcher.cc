@@ -211,6 +211,8 @@ TransferStatus PageFetcher::post_data(const std::shared_ptr<Batch>& batch) {
       });
 }
 
+// These hold the batch themselves: its entry may go meanwhile.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 void PageFetcher::on_data(std::shared_ptr<Batch> batch, TransferStatus status) {
   if (status != TransferStatus::kOk) return fail(batch, status);
   std::vector<Read> reads;
@@ -249,6 +251,7 @@ void PageFetcher::on_generations(std::shared_ptr<Batch> batch, TransferStatus st
   const auto work = [this, batch] { run_step(batch); };
   if (!pool_.submit(work, net::WorkPool::Weight::kLight)) work();
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 // On the pool.
 void PageFetcher::run_step(const std::shared_ptr<Batch>& batch) {

@@ -207,8 +207,8 @@ class Connection final : public PeerConnection, public std::enable_shared_from_t
 
 // Drawn once: two workers that see the same are in one process.
 const std::string& this_process() {
-  static const std::string drawn = numerics::random_bytes(16);
-  return drawn;
+  static const std::string kDrawn = numerics::random_bytes(16);
+  return kDrawn;
 }
 
 std::string names_of(const std::vector<OfferedTransport>& transports) {

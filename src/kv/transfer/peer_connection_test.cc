@@ -271,14 +271,15 @@ TEST_F(PeerTest, WhereverAWorkerCanListenItCanBeReached) {
   EXPECT_TRUE(dial(options_));
   listener_.reset();
   path_ += 's';
-  EXPECT_FALSE(PeerListener::listen(reactor_, here(), options_, arena_->shape(), [](auto) {}));
+  EXPECT_FALSE(
+      PeerListener::listen(reactor_, here(), options_, arena_->shape(), [](const auto&) {}));
   EXPECT_EQ(dial(options_).error().status, 502) << "never the client's fault";
 }
 
 TEST_F(PeerTest, ListeningNeverRemovesSomebodysFile) {
   std::ofstream(path_) << "precious";
   const auto listener =
-      PeerListener::listen(reactor_, here(), options_, arena_->shape(), [](auto) {});
+      PeerListener::listen(reactor_, here(), options_, arena_->shape(), [](const auto&) {});
   ASSERT_FALSE(listener);
   EXPECT_EQ(listener.error().message,
             "The handoff socket " + path_ + " cannot be opened: Address already in use.");

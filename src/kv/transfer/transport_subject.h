@@ -29,6 +29,8 @@ struct TransportSubject {
   bool other_process = true;  // can read from another process
   bool needs_owner = true;    // a stopped owner's memory cannot be read
 };
+// GoogleTest's name.
+// NOLINTNEXTLINE(readability-identifier-naming)
 inline void PrintTo(const TransportSubject& subject, std::ostream* out) { *out << subject.name; }
 
 // All that this build has, and the module that TANDEM_TRANSPORT_MODULE names.
