@@ -127,6 +127,8 @@ TEST_F(HandoffIntegrity, ABlockThatWentBadInPrefillsCacheDoesNotTravel) {
   prefill.service->cancel_prefill("h2", {499, "client_closed_request", ""});
   (void)report.get();
   wait_for_incident(prefill);  // the sender looked at its own pages
+  for (int i = 0; i < 500 && prefill.engine->stats().pages_quarantined == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(prefill.engine->stats().pages_quarantined, 1);
   report = prefill.prefill(longer, "h3");
   EXPECT_EQ(other.decode(longer, "h3", prefill).get().text, "it is fact-123!");

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <condition_variable>
 #include <mutex>
 #include <random>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "kv/transfer/timer_queue.h"
@@ -52,6 +54,8 @@ class FaultRemote final : public Remote {
     std::mutex lock;  // of what follows
     std::mt19937_64 random;
     std::set<std::shared_ptr<Batch>> open;
+    std::vector<std::thread::id> telling;  // who runs a completion now
+    std::condition_variable told;
     uint64_t bytes_in_flight = 0;
     int64_t posts = 0;
     bool lost = false;
@@ -201,8 +205,12 @@ void FaultRemote::end(State& state, const SharedBatch& batch, TransferStatus sta
     const std::lock_guard guard(state.lock);
     if (state.open.erase(batch) == 0) return;
     state.bytes_in_flight -= batch->bytes;
+    state.telling.push_back(std::this_thread::get_id());
   }
   std::exchange(batch->done, nullptr)(status);
+  const std::lock_guard guard(state.lock);
+  state.telling.erase(std::ranges::find(state.telling, std::this_thread::get_id()));
+  state.told.notify_all();
 }
 
 void FaultRemote::disconnect() {
@@ -217,6 +225,12 @@ void FaultRemote::disconnect() {
     left.assign(state_->open.begin(), state_->open.end());
   }
   for (const auto& batch : left) end(*state_, batch, TransferStatus::kLost);
+  // Those that another thread took just before. (A completion of this one may have let go of us.)
+  std::unique_lock guard(state_->lock);
+  state_->told.wait(guard, [&] {
+    return std::ranges::all_of(state_->telling,
+                               [](std::thread::id id) { return id == std::this_thread::get_id(); });
+  });
 }
 
 class FaultTransport final : public Transport {

@@ -61,12 +61,14 @@ void ModuleThread::end() {
     const std::lock_guard guard(lock_);
     stopping_ = true;
     orphan_ = inside;
+    // Here: the thread sees `stopping_` only afterwards, so that the engine is not closed
+    // meanwhile.
+    if (!inside) module_.wake(engine_);
   }
   if (inside) {
     thread_.detach();
     return;
   }
-  module_.wake(engine_);
   thread_.join();
   delete this;
 }
