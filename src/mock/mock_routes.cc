@@ -3,7 +3,7 @@
 #include <span>
 
 #include "mock/mock_server.h"
-#include "text/tokenizer_spec.h"
+#include "text/byte_tokenizer.h"
 
 namespace tandem::mock {
 
@@ -18,38 +18,6 @@ constexpr unsigned kAll = ~0U;
 constexpr unsigned bit(Dialect dialect) { return 1U << static_cast<unsigned>(dialect); }
 constexpr unsigned kVllm =
     bit(Dialect::kVllmNixl) | bit(Dialect::kVllmNixlPush) | bit(Dialect::kVllmMooncake);
-
-// Every byte is a token; <|start|> is 256 and <|end|> 257.
-text::TokenizerSpec byte_tokenizer() {
-  text::TokenizerSpec spec;
-  spec.kind = "bpe";
-  spec.pre = "gpt-2";
-  int next = 256;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool plain = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-    const int point = plain ? byte : next++;
-    std::string text;
-    if (point < 0x80) {
-      text += static_cast<char>(point);
-    } else {
-      text += static_cast<char>(0xC0 | (point >> 6));
-      text += static_cast<char>(0x80 | (point & 0x3F));
-    }
-    spec.tokens.push_back(text);
-    spec.types.push_back(static_cast<int32_t>(text::TokenType::kNormal));
-  }
-  for (const char* special : {"<|start|>", "<|end|>"}) {
-    spec.tokens.emplace_back(special);
-    spec.types.push_back(static_cast<int32_t>(text::TokenType::kControl));
-  }
-  spec.eos = 257;
-  spec.end_of_generation = {257};
-  spec.chat_template =
-      "{% for message in messages %}<|start|>{{ message['role'] }}\n{{ message['content'] "
-      "}}<|end|>{% endfor %}"
-      "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}";
-  return spec;
-}
 
 }  // namespace
 
@@ -186,7 +154,7 @@ net::asio::awaitable<void> MockServer::simple_route(const std::string& what,
   } else if (what == "/tandem/v1/info") {
     json = tandem_info();
   } else if (what == "/tandem/v1/tokenizer") {
-    json = text::tokenizer_spec_to_json(byte_tokenizer());
+    json = text::tokenizer_spec_to_json(text::byte_tokenizer_spec());
   }
   (void)co_await responder.send(status, json_headers(), json.dump());
 }
