@@ -102,6 +102,8 @@ class Fixture {
 
   std::vector<double> reference() const {
     std::vector<double> out(q_.size());
+    const auto keys = widened(k_, k_scales_);
+    const auto values = widened(v_, v_scales_);
     const double scale = 1 / std::sqrt(static_cast<double>(shape_.head_dim));
     for (int32_t position = 0; position < tokens_; ++position) {
       for (int32_t head = 0; head < shape_.heads; ++head) {
@@ -113,7 +115,7 @@ class Fixture {
         const int32_t start = first_visible(position);
         for (int32_t t = start; t <= position; ++t) {
           for (int32_t d = 0; d < shape_.head_dim; ++d)
-            scores[t] += q_[at + d] * widened(k_, k_scales_, t, kv, d);
+            scores[t] += q_[at + d] * keys[t * kv_columns() + kv + d];
           scores[t] *= scale;
           if (shape_.softcap > 0)
             scores[t] = shape_.softcap * std::tanh(scores[t] / shape_.softcap);
@@ -124,7 +126,7 @@ class Fixture {
         for (int32_t d = 0; d < shape_.head_dim; ++d) {
           double sum = 0;
           for (int32_t t = start; t <= position; ++t)
-            sum += scores[t] * widened(v_, v_scales_, t, kv, d);
+            sum += scores[t] * values[t * kv_columns() + kv + d];
           out[at + d] = sum / total;
         }
       }
@@ -150,16 +152,19 @@ class Fixture {
             .scales = {.k = k_scales_.data(), .v = v_scales_.data()}};
   }
 
-  // Value `d` of the head that begins at `first`.
-  double widened(const std::vector<float>& values, const std::vector<float>& scales, int32_t token,
-                 size_t first, int32_t d) const {
+  // All values as the pages keep them.
+  std::vector<double> widened(const std::vector<float>& values,
+                              const std::vector<float>& scales) const {
     const KvDtype dtype = view_.layout.dtype;
-    const auto head = std::span(values).subspan(token * kv_columns() + first,
-                                                static_cast<size_t>(shape_.head_dim));
-    const float scale = has_inline_scales(dtype)
-                            ? token_scale(dtype, head)
-                            : scales[first / static_cast<size_t>(shape_.head_dim)];
-    return through_dtype(dtype, head[static_cast<size_t>(d)], scale);
+    const auto head_dim = static_cast<size_t>(shape_.head_dim);
+    std::vector<double> out(values.size());
+    for (size_t first = 0; first < values.size(); first += head_dim) {
+      const auto head = std::span(values).subspan(first, head_dim);
+      const float scale = has_inline_scales(dtype) ? token_scale(dtype, head)
+                                                   : scales[first % kv_columns() / head_dim];
+      for (size_t d = 0; d < head_dim; ++d) out[first + d] = through_dtype(dtype, head[d], scale);
+    }
+    return out;
   }
 
   Shape shape_;

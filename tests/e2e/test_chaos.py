@@ -65,6 +65,33 @@ def test_half_a_minute_of_deaths_and_freezes_mixes_no_conversations(tiny):
     run(tiny, 30, seed=5)
 
 
+def faulty(cluster, write_script, tmp_path, fault, level):
+    script = write_script(tmp_path, [{"reply": SAID}], step_ms=1, row_ms=0.3)
+    options = ("--kv-memory", "192K", "--prefill-chunk", "32", "--kv-integrity", level, "--kv-fault", fault)
+    return cluster(script, prefill=2, decode=2, worker_options=options, router_options=HANDED_OVER)
+
+
+FAULTS = ["swap-pages:3", "free-early", "lost-layer-in-copy", "flip-bit-in-copy:3"]
+
+
+@pytest.mark.parametrize("fault", [pytest.param(FAULTS[0], marks=pytest.mark.quick), *(pytest.param(each, marks=pytest.mark.soak) for each in FAULTS[1:])])
+def test_without_checks_the_storm_finds_a_planted_fault(cluster, write_script, tmp_path, fault):
+    """This test can fail: what the next ones call clean is seen to be dirty."""
+    with pytest.raises(AssertionError, match="read .* instead of"):
+        run(faulty(cluster, write_script, tmp_path, fault, "off"), 60, seed=5)
+
+
+@pytest.mark.parametrize("fault", [pytest.param(FAULTS[0], marks=pytest.mark.quick), *(pytest.param(each, marks=pytest.mark.soak) for each in FAULTS[1:])])
+def test_with_checks_the_same_storm_and_fault_mix_nothing(cluster, write_script, tmp_path, fault):
+    """The process that is started again plants its fault again, so there are many; quarantined pages may end a worker."""
+    stack = faulty(cluster, write_script, tmp_path, fault, "full")
+    chaos = Chaos(stack, seed=5)
+    total = storm(stack, [Conversation(chaos, number, planted(number), max_tokens=48) for number in range(CONVERSATIONS)], chaos, 12)
+    assert total["answered"] > 12, total
+    found = sum(process.log_path.read_text(errors="replace").count('{"incident":') for process in stack.workers)
+    assert found > 0, "no fault came"
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", [1, 2])
 def test_five_minutes_of_deaths_and_freezes_mix_no_conversations(tiny, seed):

@@ -161,12 +161,14 @@ def test_health_answers_fast_under_load(server, load):  # row 77
                 head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
                 data = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
                 parts = urllib.parse.urlsplit(server.url)
-                sockets = [socket.create_connection((parts.hostname, parts.port), timeout=60) for _ in range(500)]
-                for sock in sockets:
-                    sock.sendall(data)
-                for sock in sockets:
-                    assert sock.recv(12)[:9] == b"HTTP/1.1 "
-                    sock.close()
+                until = time.monotonic() + 1.5  # however fast the server is, several checks fall into the load
+                while time.monotonic() < until:
+                    sockets = [socket.create_connection((parts.hostname, parts.port), timeout=60) for _ in range(500)]
+                    for sock in sockets:
+                        sock.sendall(data)
+                    for sock in sockets:
+                        assert sock.recv(12)[:9] == b"HTTP/1.1 "
+                        sock.close()
             else:
                 message = "word and number 12345, " * 440000
                 for _ in range(3):
