@@ -8,6 +8,7 @@ packages=(
   cmake ninja-build ccache pkg-config make git
   libboost1.81-dev libhttp-parser-dev libsimdjson-dev libexpected-dev libfmt-dev libspdlog-dev
   libcli11-dev libtomlplusplus-dev libssl-dev libxxhash-dev libutf8proc-dev libpcre2-dev prometheus-cpp-dev
+  libzmq3-dev                                                                # KV events
   libgtest-dev libgmock-dev libbenchmark-dev
   spin                                                                       # the model of the handoff
   python3 python3-venv python3-pip openssl curl                              # tests and fetching models; not needed to serve

@@ -72,6 +72,13 @@ int run_worker(const Arguments& arguments) {
                 "a transport module to load (see the operator guide)");
   options.value(transports.module_settings, "kv-transport-settings", "LINES",
                 "key=value lines for the module");
+  std::string kv_events;
+  std::string kv_events_replay;
+  options.value(kv_events, "kv-events", "ENDPOINT",
+                "publishes which blocks are cached here (ZeroMQ, vLLM's form), for example "
+                "tcp://127.0.0.1:5557; whoever can connect learns the prompts' token ids");
+  options.value(kv_events_replay, "kv-events-replay", "ENDPOINT",
+                "where subscribers ask for past events; else the next port");
   std::string transport_fault;
   options.value(transport_fault, "kv-transport-fault", "PLAN",
                 "for tests: what goes wrong with page bytes read here, for example "
@@ -117,6 +124,8 @@ int run_worker(const Arguments& arguments) {
   made->handoff_host = handoff_host;
   made->transports = transports;
   made->handoff_tls = tls;
+  made->kv_events = kv_events;
+  made->kv_events_replay = kv_events_replay;
   const char* log_name = std::getenv("TANDEM_LOG_NAME");
   observe::set_log_name(log_name == nullptr ? role : log_name);
   auto loaded = worker::Worker::create(std::move(*made));

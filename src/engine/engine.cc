@@ -112,7 +112,8 @@ Engine::Engine(std::unique_ptr<model::Model> model,
            .first_generation = first_generation(),
            .windows = windows_of(page_groups_),
            .rows_in_flight = options_.prefill_chunk * options_.max_in_flight,
-           .planted = options_.integrity.faults},
+           .planted = options_.integrity.faults,
+           .observer = options_.kv_observer},
           {.on_allocate = std::move(on_allocate),
            .copy =
                [arena](int32_t from, int32_t to) {

@@ -46,6 +46,7 @@ struct EngineOptions {
   int32_t max_in_flight = 1;
   std::string lineage = {};
   GuardOptions integrity = {};
+  kv::KvObserver* kv_observer = nullptr;  // hears on the engine thread; outlives the engine
 };
 
 // Events of one request, in this order: PromptEvent when asked for; then each choice's text and its

@@ -178,8 +178,9 @@ void Tokenizer::State::give_back(std::unique_ptr<EncodeScratch> scratch) {
 Tokenizer::Tokenizer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Tokenizer::~Tokenizer() = default;
 
-Result<std::shared_ptr<const Tokenizer>> Tokenizer::create(TokenizerSpec spec) {
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::create(TokenizerSpec spec, size_t cache_bytes) {
   auto state = std::make_unique<State>();
+  if (cache_bytes > 0) state->segments = std::make_unique<SegmentCache>(cache_bytes);
   state->spec = std::move(spec);
   TANDEM_CHECK(state->check());
   TANDEM_CHECK(state->build());
@@ -205,7 +206,17 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, const EncodeOption
       part = buffer;
     }
     const Guard guard = guarded ? Guard{.sentinel = options.sentinel, .permit = permit} : Guard{};
+    if (!state_->segments || part.size() < SegmentCache::kLeastBytes) {
+      state_->encode_segment(part, begin == 0, guard, *scratch, out);
+      return;
+    }
+    // All that the ids depend on besides the text.
+    std::string kind = begin == 0 ? "first" : "later";
+    if (guarded) kind.append(options.sentinel).append(permit);
+    if (state_->segments->find(part, kind, out)) return;
+    const size_t before = out.size();
     state_->encode_segment(part, begin == 0, guard, *scratch, out);
+    state_->segments->keep(part, kind, out.data() + before, out.size() - before);
   };
   size_t from = 0;
   while (!state_->in_raw.empty()) {
@@ -248,5 +259,6 @@ const std::vector<int32_t>& Tokenizer::special_tokens() const { return state_->s
 int32_t Tokenizer::bos() const { return state_->spec.bos; }
 int32_t Tokenizer::eos() const { return state_->spec.eos; }
 const TokenizerSpec& Tokenizer::spec() const { return state_->spec; }
+const SegmentCache* Tokenizer::segment_cache() const { return state_->segments.get(); }
 
 }  // namespace tandem::text

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "text/segment_cache.h"
 #include "text/tokenizer_spec.h"
 
 namespace tandem::text {
@@ -31,8 +32,10 @@ struct EncodeOptions {
 
 class Tokenizer {
  public:
-  // Errors: 400 "unsupported_tokenizer" or "invalid_tokenizer" with what is wrong.
-  static Result<std::shared_ptr<const Tokenizer>> create(TokenizerSpec spec);
+  // `cache_bytes`: memory for pieces of text that may come again (segment_cache.h); 0: none are
+  // kept. Errors: 400 "unsupported_tokenizer" or "invalid_tokenizer" with what is wrong.
+  static Result<std::shared_ptr<const Tokenizer>> create(TokenizerSpec spec,
+                                                         size_t cache_bytes = 0);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -58,6 +61,7 @@ class Tokenizer {
   int32_t bos() const;
   int32_t eos() const;
   const TokenizerSpec& spec() const;
+  const SegmentCache* segment_cache() const;  // null: it has none
 
  private:
   struct State;

@@ -52,6 +52,27 @@ const std::string& sample_text() {
   return kText;
 }
 
+// A conversation's next turn: a long history that was encoded before, and a message more.
+void encode_next_turn(benchmark::State& state) {
+  const bool cached = state.range(0) != 0;
+  const auto made = Tokenizer::create(tokenizer().spec(), cached ? size_t{64} << 20 : 0);
+  const auto& special = (*made)->special_tokens();
+  const std::string mark(special.empty() ? std::string_view()
+                                         : (*made)->token_bytes(special.front()));
+  std::string history;
+  for (size_t at = 0; at + 4096 < sample_text().size() && history.size() < 400'000; at += 4096)
+    history += mark + sample_text().substr(at, 4096);
+  (void)(*made)->encode(history, {.parse_special = true});
+  int turn = 0;
+  for (auto _ : state) {
+    const std::string text =
+        history + mark + "turn " + std::to_string(turn++) + history.substr(20, 2000);
+    benchmark::DoNotOptimize((*made)->encode(text, {.parse_special = true}));
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(history.size()));
+}
+BENCHMARK(encode_next_turn)->Arg(0)->Arg(1)->Unit(benchmark::kMicrosecond);
+
 void encode_text(benchmark::State& state) {
   size_t tokens = 0;
   for (auto _ : state) tokens += tokenizer().encode(sample_text()).size();

@@ -50,6 +50,7 @@ struct Tokenizer::State {
   Unigram unigram;
   AdjacencyTable adjacency;  // of character models: where a long piece may be cut
 
+  std::unique_ptr<SegmentCache> segments;  // null: none
   std::mutex mutex;  // guards idle: working memory, lent to one caller at a time
   std::vector<std::unique_ptr<EncodeScratch>> idle;
 

@@ -129,6 +129,13 @@ awaitable<void> Worker::Routes::info(Request&, Responder& responder) {
   out.set("kv_dtype", JsonValue::string(std::string(ops::kv_dtype_name(worker.memory_.kv_dtype))));
   out.set("page_bytes", JsonValue::unsigned_integer(worker.engine_->layout().page_bytes()));
   out.set("token_capacity", JsonValue::integer(worker.engine_->token_capacity()));
+  if (worker.kv_events_) {
+    JsonValue events = JsonValue::object();
+    events.set("endpoint", JsonValue::string(worker.kv_events_->endpoint()));
+    events.set("replay_endpoint", JsonValue::string(worker.kv_events_->replay_endpoint()));
+    events.set("topic", JsonValue::string(worker.kv_events_->topic()));
+    out.set("kv_events", std::move(events));
+  }
   co_await send_json(responder, 200, out.dump());
 }
 

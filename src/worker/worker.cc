@@ -110,6 +110,16 @@ Status Worker::start() {
     distrusted_ = true;
     shut_down();
   };
+  if (!options_.kv_events.empty()) {
+    TANDEM_TRY(publisher, KvPublisher::create({.endpoint = options_.kv_events,
+                                               .replay_endpoint = options_.kv_events_replay,
+                                               .model = served_.name,
+                                               .lineage = served_.lineage,
+                                               .block_tokens = options_.block_tokens},
+                                              metrics_));
+    kv_events_ = std::move(publisher);
+    engine_options.kv_observer = kv_events_.get();
+  }
   engine_ = std::make_unique<engine::Engine>(
       std::move(served_.model), served_.tokenizer, view,
       [arena = arena_.get()](int32_t page, uint64_t generation) {

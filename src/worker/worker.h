@@ -20,6 +20,7 @@
 #include "protocol/token_event.h"
 #include "worker/event_channel.h"
 #include "worker/handoff_service.h"
+#include "worker/kv_publisher.h"
 #include "worker/served_model.h"
 
 namespace tandem::worker {
@@ -51,6 +52,8 @@ struct WorkerOptions {
   Duration drain = std::chrono::seconds(30);
   protocol::Pooling pooling = protocol::Pooling::kMean;  // of embeddings that do not ask
   engine::GuardOptions integrity = {};
+  std::string kv_events = {};         // where KV events are published ("tcp://..."); empty: nowhere
+  std::string kv_events_replay = {};  // where past ones are asked for
 };
 
 class Worker {
@@ -90,6 +93,7 @@ class Worker {
   std::string epoch_;
   std::string fingerprint_;  // system_fingerprint of answers
   std::unique_ptr<device::SharedArena> arena_;
+  std::unique_ptr<KvPublisher> kv_events_;    // outlives the engine; null: nothing is published
   std::unique_ptr<HandoffService> handoffs_;  // outlives the engine (see HandoffService::stop)
   std::unique_ptr<engine::Engine> engine_;
   net::Reactor reactor_;

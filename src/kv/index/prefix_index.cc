@@ -184,6 +184,7 @@ void PrefixIndex::erase(Node* node) {
   }
   if (node->next != nullptr) node->next->previous = node->previous;
   const ContentId id = *node->id;
+  if (on_erase_) on_erase_(id);
   nodes_.erase(id);
 }
 

@@ -20,6 +20,7 @@
 #include <functional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "protocol/content_id.h"
@@ -63,6 +64,9 @@ class PrefixIndex {
   Inserted insert(const ContentId* parent, const ContentId& id, std::span<const int32_t> tokens,
                   std::span<const PageTag> pages, std::vector<PageTag>& adopted,
                   uint64_t scope = 0);
+
+  // Told of every block that leaves, while it leaves.
+  void on_erase(std::function<void(const ContentId&)> tell) { on_erase_ = std::move(tell); }
 
   // Whether this index holds the page.
   bool holds(int32_t page) const { return at(page).node != nullptr; }
@@ -134,6 +138,7 @@ class PrefixIndex {
   void prune(Node* node);  // and what it was the last reason for
 
   Shape shape_;
+  std::function<void(const ContentId&)> on_erase_;
   size_t max_bytes_;
   size_t bytes_per_node_;
   std::unordered_map<ContentId, Node, protocol::ContentIdHash> nodes_;

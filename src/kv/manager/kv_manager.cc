@@ -21,6 +21,8 @@ KvManager::KvManager(KvManagerOptions options, PageMemory memory, IntegrityTrack
       tracker_(tracker != nullptr && tracker->level() != IntegrityLevel::kOff ? tracker : nullptr) {
   pool_.set_observer(tracker_);
   pool_.set_faults(options_.faults.pool);
+  if (options_.observer != nullptr)
+    index_.on_erase([this](const protocol::ContentId& id) { options_.observer->removed(id); });
 }
 
 // --- pages ---------------------------------------------------------------------------------
@@ -266,9 +268,13 @@ void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tok
     }
   }
   std::vector<PageTag> adopted;
+  bool fresh = false;
   const auto insert = [&] {
-    return index_.insert(block == 0 ? nullptr : &parent, id, tokens, pages, adopted,
-                         content_key(table.root));
+    const size_t before = index_.size();
+    const auto done = index_.insert(block == 0 ? nullptr : &parent, id, tokens, pages, adopted,
+                                    content_key(table.root));
+    fresh = index_.size() > before;
+    return done;
   };
   auto inserted = insert();
   if (inserted == PrefixIndex::Inserted::kFull) {
@@ -286,6 +292,14 @@ void KvManager::publish(Table& table, size_t block, std::span<const int32_t> tok
   }
   table.chained =
       inserted == PrefixIndex::Inserted::kYes || inserted == PrefixIndex::Inserted::kDuplicate;
+  if (fresh && table.chained && options_.observer != nullptr) {
+    options_.observer->stored(
+        {.parent = block == 0 ? nullptr : &parent,
+         .id = id,
+         .tokens = tokens,
+         .adapter = table.extras.empty() ? std::string_view() : table.extras[0].value,
+         .root = table.root});
+  }
 }
 
 bool KvManager::truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) {

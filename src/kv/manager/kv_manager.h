@@ -25,6 +25,7 @@
 #include "engine/scheduler/kv_port.h"
 #include "kv/index/prefix_index.h"
 #include "kv/integrity/tracker.h"
+#include "kv/manager/kv_observer.h"
 #include "kv/pages/page_pool.h"
 #include "protocol/content_id.h"
 
@@ -51,7 +52,8 @@ struct KvManagerOptions {
   // A sequence can be rolled back so far without being computed again.
   int32_t roll_back_tokens = 16;
   KvManagerFaults faults = {};
-  KvFaults planted = {};  // for tests
+  KvFaults planted = {};           // for tests
+  KvObserver* observer = nullptr;  // of published blocks; outlives the manager
 };
 
 // How many pages sequences take.

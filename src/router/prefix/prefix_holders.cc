@@ -1,0 +1,295 @@
+#include "router/prefix/prefix_holders.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem::router {
+
+using protocol::EventMedium;
+
+namespace {
+
+constexpr size_t kPortion = 64;  // blocks that are applied under one lock
+
+}  // namespace
+
+PrefixHolders::PrefixHolders(HolderOptions options, uint64_t secret)
+    : options_(options), hasher_(secret), index_(options.max_bytes) {}
+
+PrefixHolders::Known& PrefixHolders::known(Worker worker) {
+  if (worker >= workers_.size()) workers_.resize(worker + 1);
+  auto& made = workers_[worker];
+  if (made == nullptr) {
+    made = std::make_unique<Known>();
+    made->group = new_group(worker);
+  }
+  return *made;
+}
+
+uint32_t PrefixHolders::new_group(Worker worker) {
+  groups_.push_back(worker);
+  return static_cast<uint32_t>(groups_.size() - 1);
+}
+
+void PrefixHolders::describe(Worker worker, const std::string& model, bool events) {
+  const std::lock_guard lock(mutex_);
+  Known& it = known(worker);
+  if (it.described && it.model == model && it.events == events) return;
+  if (it.described) drop_caches(it);
+  it.described = true;
+  it.model = model;
+  it.events = events;
+}
+
+void PrefixHolders::drop_caches(Known& worker) {
+  for (auto& [key, cache] : worker.caches) clear(cache);
+  if (worker.expected) index_.clear(*worker.expected);
+  if (worker.believed) index_.clear(*worker.believed);
+  ++worker.epoch;
+}
+
+void PrefixHolders::clear(Cache& cache) {
+  for (const auto& lane : cache.lanes) {
+    if (lane) index_.clear(*lane);
+  }
+}
+
+void PrefixHolders::forget(Worker worker) {
+  const std::lock_guard lock(mutex_);
+  drop_caches(known(worker));
+}
+
+void PrefixHolders::reset(Worker worker, uint32_t stream) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [key, cache] : known(worker).caches) {
+    if (key.first == stream) clear(cache);
+  }
+}
+
+int32_t PrefixHolders::block_tokens(Worker worker) const {
+  const std::lock_guard lock(mutex_);
+  return worker < workers_.size() && workers_[worker] ? workers_[worker]->block_tokens : 0;
+}
+
+// --- events
+
+PrefixHolders::Cache& PrefixHolders::cache_of(Worker worker, uint32_t stream, int32_t rank) {
+  Known& it = known(worker);
+  const auto [at, fresh] = it.caches.try_emplace({stream, rank});
+  if (fresh) at->second.group = it.caches.size() == 1 ? it.group : new_group(worker);
+  return at->second;
+}
+
+std::optional<LaneId> PrefixHolders::lane_of(Cache& cache, EventMedium medium) {
+  auto& lane = cache.lanes[static_cast<size_t>(medium)];
+  if (!lane) {
+    const float weight = medium == EventMedium::kDevice ? options_.device
+                         : medium == EventMedium::kHost ? options_.host
+                                                        : options_.storage;
+    lane = index_.add_lane(cache.group, weight);
+  }
+  return lane;
+}
+
+std::optional<BlockKey> PrefixHolders::find(const Cache& cache, uint64_t name) const {
+  for (const auto& lane : cache.lanes) {
+    if (!lane) continue;
+    if (const auto key = index_.find(*lane, name)) return key;
+  }
+  return std::nullopt;
+}
+
+void PrefixHolders::put(LaneId lane, uint64_t name, BlockKey key) {
+  if (index_.insert(lane, name, key) == BlockIndex::Inserted::kOtherKey) {
+    // Its name stands for another block now.
+    while (index_.remove(lane, name)) continue;
+    (void)index_.insert(lane, name, key);
+  }
+  ++counts_.stored;
+}
+
+void PrefixHolders::store(Worker worker, uint32_t stream, int32_t rank,
+                          const protocol::BlockStored& event) {
+  const size_t count = event.hashes.size();
+  const bool copies = event.tokens.empty();  // of blocks that are known by name
+  std::optional<BlockKey> above;
+  {
+    const std::lock_guard lock(mutex_);
+    Known& it = known(worker);
+    if (!event.main_group || !event.local || event.medium == EventMedium::kUnknown) {
+      counts_.ignored += count;
+      return;
+    }
+    Cache& cache = cache_of(worker, stream, rank);
+    cache.layers = event.group;
+    if (!copies) it.block_tokens = event.block_tokens;
+    if (event.parent) {
+      above = find(cache, event.parent->key());
+    } else {
+      std::string adapter(event.lora_name);
+      if (adapter.empty() && event.lora_id) adapter = "#" + std::to_string(*event.lora_id);
+      above = hasher_.root(it.model, adapter, event.block_tokens);
+    }
+    if (!above && !copies) {
+      counts_.unknown_parents += count;
+      return;
+    }
+  }
+  const auto block = static_cast<size_t>(event.block_tokens);
+  std::array<BlockKey, kPortion> keys{};
+  for (size_t begin = 0; begin < count; begin += kPortion) {
+    const size_t end = std::min(count, begin + kPortion);
+    for (size_t i = begin; i < end && !copies; ++i) {
+      const std::string_view extra = event.extras.empty() ? "" : std::string_view(event.extras[i]);
+      above = PrefixHasher::next(*above, std::span(event.tokens).subspan(i * block, block), extra);
+      keys[i - begin] = *above;
+    }
+    const std::lock_guard lock(mutex_);
+    Cache& cache = cache_of(worker, stream, rank);
+    const auto lane = lane_of(cache, event.medium);
+    for (size_t i = begin; i < end && lane; ++i) {
+      const uint64_t name = event.hashes[i].key();
+      if (!copies) {
+        put(*lane, name, keys[i - begin]);
+      } else if (const auto key = find(cache, name)) {
+        put(*lane, name, *key);
+      } else {
+        ++counts_.ignored;
+      }
+    }
+  }
+}
+
+void PrefixHolders::remove(Worker worker, uint32_t stream, int32_t rank,
+                           const protocol::BlockRemoved& event) {
+  for (size_t begin = 0; begin < event.hashes.size(); begin += kPortion) {
+    const std::lock_guard lock(mutex_);
+    Cache& cache = cache_of(worker, stream, rank);
+    const bool other_layers = event.group && cache.layers && *event.group != *cache.layers;
+    if (other_layers || !event.local || event.medium == EventMedium::kUnknown) {
+      ++counts_.ignored;
+      return;
+    }
+    const auto& lane = cache.lanes[static_cast<size_t>(event.medium)];
+    if (!lane) return;
+    const size_t end = std::min(event.hashes.size(), begin + kPortion);
+    for (size_t i = begin; i < end; ++i)
+      counts_.removed += index_.remove(*lane, event.hashes[i].key()) ? 1 : 0;
+  }
+}
+
+void PrefixHolders::apply(Worker worker, uint32_t stream, const protocol::KvEventBatch& batch) {
+  const int32_t rank = batch.rank.value_or(0);
+  {
+    const std::lock_guard lock(mutex_);
+    counts_.ignored += batch.unknown + batch.malformed;
+  }
+  for (const protocol::KvEvent& event : batch.events) {
+    if (const auto* stored = std::get_if<protocol::BlockStored>(&event)) {
+      store(worker, stream, rank, *stored);
+    } else if (const auto* removed = std::get_if<protocol::BlockRemoved>(&event)) {
+      remove(worker, stream, rank, *removed);
+    } else {
+      const std::lock_guard lock(mutex_);
+      clear(cache_of(worker, stream, rank));
+      ++counts_.cleared;
+    }
+  }
+}
+
+// --- what the router itself expects
+
+std::optional<LaneId> PrefixHolders::own_lane(std::optional<LaneId>& lane, const Known& worker) {
+  if (!lane) lane = index_.add_lane(worker.group, options_.device);
+  return lane;
+}
+
+void PrefixHolders::expect(Worker worker, std::span<const BlockKey> chain, size_t held,
+                           Duration time, TimePoint now) {
+  bool events = false;
+  {
+    const std::lock_guard lock(mutex_);
+    events = known(worker).events;
+  }
+  if (!events) return believe(worker, chain);
+  for (size_t begin = 0; begin < chain.size(); begin += kPortion) {
+    const std::lock_guard lock(mutex_);
+    Known& it = known(worker);
+    const auto lane = own_lane(it.expected, it);
+    if (!lane) return;
+    // Other ranks' caches are other groups: there the whole chain must be expected.
+    const size_t from = it.caches.size() > 1 ? 0 : held;
+    const auto portion = chain.subspan(begin, std::min(kPortion, chain.size() - begin));
+    index_.touch(portion);
+    for (size_t i = 0; i < portion.size(); ++i) {
+      if (begin + i < from) continue;
+      (void)index_.insert(*lane, portion[i], portion[i]);
+      if (expectations_.size() >= options_.max_expected) expire(TimePoint::max(), 1);
+      expectations_.push_back({now + time, portion[i], worker, it.epoch});
+    }
+    expire(now, kPortion);
+  }
+}
+
+void PrefixHolders::believe(Worker worker, std::span<const BlockKey> chain) {
+  for (size_t begin = 0; begin < chain.size(); begin += kPortion) {
+    const std::lock_guard lock(mutex_);
+    Known& it = known(worker);
+    const auto lane = own_lane(it.believed, it);
+    if (!lane) return;
+    const auto portion = chain.subspan(begin, std::min(kPortion, chain.size() - begin));
+    index_.touch(portion);
+    for (const BlockKey key : portion) {
+      if (!index_.find(*lane, key)) (void)index_.insert(*lane, key, key);
+    }
+  }
+}
+
+void PrefixHolders::expire(TimePoint now, size_t most) {
+  for (size_t i = 0; i < most && !expectations_.empty(); ++i) {
+    const Expectation& first = expectations_.front();
+    if (first.until > now) return;
+    const Known& worker = *workers_[first.worker];
+    if (worker.expected && worker.epoch == first.epoch)
+      (void)index_.remove(*worker.expected, first.key);
+    expectations_.pop_front();
+  }
+}
+
+void PrefixHolders::tick(TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  expire(now, 4096);
+}
+
+std::vector<HeldPrefix> PrefixHolders::match(std::span<const PromptKeys> prompts, size_t workers,
+                                             TimePoint now) {
+  std::vector<HeldPrefix> held(workers);
+  const std::lock_guard lock(mutex_);
+  expire(now, kPortion);
+  for (const PromptKeys& prompt : prompts) {
+    if (prompt.keys.empty()) continue;
+    for (const BlockIndex::Held& one : index_.match(prompt.keys)) {
+      const Worker worker = groups_[one.group];
+      if (worker >= workers) continue;
+      HeldPrefix& best = held[worker];
+      const float credit = one.credit * static_cast<float>(prompt.block_tokens);
+      if (credit <= best.credit) continue;
+      best.credit = credit;
+      best.tokens = one.blocks * prompt.block_tokens;
+    }
+  }
+  return held;
+}
+
+PrefixHolders::Counts PrefixHolders::counts() const {
+  const std::lock_guard lock(mutex_);
+  Counts counts = counts_;
+  counts.blocks = index_.blocks();
+  counts.entries = index_.entries();
+  counts.bytes = index_.bytes() + expectations_.size() * sizeof(Expectation);
+  counts.expected = expectations_.size();
+  counts.evictions = index_.evictions();
+  return counts;
+}
+
+}  // namespace tandem::router

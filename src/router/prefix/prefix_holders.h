@@ -1,0 +1,138 @@
+// PrefixHolders: which workers hold which prefixes, as far as the router knows: from their KV
+// events, from what was sent to them a moment ago, and, of workers without events, from what was
+// ever sent. An expectation, not a truth: a wrong one costs a recomputation, never a wrong answer.
+//
+// Thread-safe behind one lock that is held for microseconds: events are applied in small portions.
+// Time is an argument. Bounded by bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "protocol/kv_events.h"
+#include "router/prefix/block_index.h"
+#include "router/prefix/prefix_hash.h"
+
+namespace tandem::router {
+
+struct HolderOptions {
+  size_t max_bytes = size_t{256} << 20;
+  // What a block counts for, by where its copy is.
+  float device = 1.0F;
+  float host = 0.75F;
+  float storage = 0.25F;
+  size_t max_expected = size_t{1} << 20;  // blocks that events have still to confirm
+};
+
+// A prompt as one kind of block: the keys of its full blocks, each of so many tokens (or of bytes
+// that are about as many).
+struct PromptKeys {
+  int32_t block_tokens = 16;
+  std::vector<BlockKey> keys;
+};
+
+struct HeldPrefix {
+  int32_t tokens = 0;
+  float credit = 0;  // tokens, weighted by tier
+};
+
+class PrefixHolders {
+ public:
+  using Worker = uint32_t;
+  PrefixHolders(HolderOptions options, uint64_t secret);
+
+  const PrefixHasher& hasher() const { return hasher_; }
+
+  // The worker serves this model. `events`: it tells what it holds. A change of either forgets what
+  // was known of it.
+  void describe(Worker worker, const std::string& model, bool events);
+  void forget(Worker worker);  // its memory is gone
+
+  // From the worker's events. `stream`: numbers apart that the worker may give its publishers.
+  void apply(Worker worker, uint32_t stream, const protocol::KvEventBatch& batch);
+  void reset(Worker worker, uint32_t stream);  // what that stream told is void
+  // The block size of its events; 0: none came yet.
+  int32_t block_tokens(Worker worker) const;
+
+  // The worker is about to hold these blocks, a chain from its root, for `time` unless its events
+  // say so. `held`: leading ones that are known already. Of a worker without events: as believe().
+  void expect(Worker worker, std::span<const BlockKey> chain, size_t held, Duration time,
+              TimePoint now);
+  // No events will tell of these blocks (or of the bytes that stand for them).
+  void believe(Worker worker, std::span<const BlockKey> chain);
+  // By worker, for ids below `workers`.
+  std::vector<HeldPrefix> match(std::span<const PromptKeys> prompts, size_t workers, TimePoint now);
+  void tick(TimePoint now);  // now and then: what was not confirmed goes
+
+  struct Counts {
+    size_t blocks = 0;
+    size_t entries = 0;
+    size_t bytes = 0;
+    size_t expected = 0;
+    uint64_t stored = 0;
+    uint64_t removed = 0;
+    uint64_t cleared = 0;
+    uint64_t unknown_parents = 0;  // blocks that follow one that is not known
+    uint64_t ignored = 0;          // of other layers, media or engines; unknown or malformed events
+    uint64_t evictions = 0;
+  };
+  Counts counts() const;
+
+ private:
+  // One cache of a worker: what one rank tells in one stream.
+  struct Cache {
+    uint32_t group = 0;
+    std::array<std::optional<LaneId>, 3> lanes;  // by EventMedium
+    std::optional<int64_t> layers;               // the group of layers that counts
+  };
+  struct Known {
+    std::string model;
+    bool events = false;
+    bool described = false;
+    uint32_t group = 0;  // of its first cache, and of what is expected
+    std::optional<LaneId> expected;
+    std::optional<LaneId> believed;
+    uint32_t epoch = 0;  // of `expected`
+    int32_t block_tokens = 0;
+    std::map<std::pair<uint32_t, int32_t>, Cache> caches;  // by stream, rank
+  };
+  struct Expectation {
+    TimePoint until;
+    BlockKey key;
+    Worker worker;
+    uint32_t epoch;
+  };
+
+  Known& known(Worker worker);
+  uint32_t new_group(Worker worker);
+  Cache& cache_of(Worker worker, uint32_t stream, int32_t rank);
+  std::optional<LaneId> lane_of(Cache& cache, protocol::EventMedium medium);
+  std::optional<LaneId> own_lane(std::optional<LaneId>& lane, const Known& worker);
+  void drop_caches(Known& worker);
+  void clear(Cache& cache);
+  std::optional<BlockKey> find(const Cache& cache, uint64_t name) const;
+  void put(LaneId lane, uint64_t name, BlockKey key);
+  void store(Worker worker, uint32_t stream, int32_t rank, const protocol::BlockStored& event);
+  void remove(Worker worker, uint32_t stream, int32_t rank, const protocol::BlockRemoved& event);
+  void expire(TimePoint now, size_t most);
+
+  HolderOptions options_;
+  PrefixHasher hasher_;
+  mutable std::mutex mutex_;  // everything below
+  BlockIndex index_;
+  std::vector<std::unique_ptr<Known>> workers_;
+  std::vector<Worker> groups_;  // whose each group is
+  std::deque<Expectation> expectations_;
+  Counts counts_;
+};
+
+}  // namespace tandem::router

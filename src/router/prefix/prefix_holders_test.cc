@@ -1,0 +1,230 @@
+#include "router/prefix/prefix_holders.h"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+namespace tandem::router {
+namespace {
+
+using protocol::AllBlocksCleared;
+using protocol::BlockRemoved;
+using protocol::BlockStored;
+using protocol::EventMedium;
+using protocol::KvEvent;
+using protocol::KvEventBatch;
+
+constexpr int32_t kBlock = 4;
+const TimePoint kStart{};
+
+std::vector<int32_t> tokens(int seed, size_t blocks) {
+  std::vector<int32_t> out(blocks * kBlock);
+  std::iota(out.begin(), out.end(), seed * 1000);
+  return out;
+}
+
+BlockStored stored(std::vector<uint64_t> names, std::span<const int32_t> ids,
+                   std::optional<uint64_t> parent = {}) {
+  BlockStored event;
+  for (const uint64_t name : names) event.hashes.push_back({.number = name});
+  if (parent) event.parent = protocol::EventHash{.number = *parent};
+  event.tokens.assign(ids.begin(), ids.end());
+  event.block_tokens = kBlock;
+  return event;
+}
+
+BlockRemoved removed(std::vector<uint64_t> names, EventMedium medium = EventMedium::kDevice) {
+  BlockRemoved event;
+  for (const uint64_t name : names) event.hashes.push_back({.number = name});
+  event.medium = medium;
+  return event;
+}
+
+class Holders : public ::testing::Test {
+ protected:
+  Holders() {
+    holders.describe(0, "m", true);
+    holders.describe(1, "m", true);
+    holders.describe(2, "m", false);
+  }
+  void tell(uint32_t worker, std::vector<KvEvent> events, std::optional<int32_t> rank = {},
+            uint32_t stream = 0) {
+    KvEventBatch batch;
+    batch.events = std::move(events);
+    batch.rank = rank;
+    holders.apply(worker, stream, batch);
+  }
+  PromptKeys keys(std::span<const int32_t> ids, std::string_view adapter = {},
+                  std::string_view salt = {}) const {
+    const BlockKey root = holders.hasher().root("m", adapter, kBlock);
+    return {kBlock, PrefixHasher::of_tokens(root, ids, kBlock, protocol::extra_of_salt(salt))};
+  }
+  std::vector<int32_t> held(const PromptKeys& prompt, TimePoint now = kStart) {
+    std::vector<int32_t> out;
+    for (const HeldPrefix& one : holders.match(std::span(&prompt, 1), 3, now))
+      out.push_back(one.tokens);
+    return out;
+  }
+
+  PrefixHolders holders{HolderOptions{}, 42};
+};
+
+TEST_F(Holders, EventsOfTwoEnginesMeetWhateverTheyCallTheirBlocks) {
+  const auto text = tokens(1, 6);
+  tell(0, {stored({10, 11, 12}, std::span(text).first(12))});
+  tell(0, {stored({13}, std::span(text).subspan(12, 4), 12)});
+  tell(1, {stored({0xFFFFFFFFFFFFFFFFU, 77}, std::span(text).first(8))});
+  EXPECT_EQ(held(keys(text)), (std::vector<int32_t>{16, 8, 0}));
+  EXPECT_EQ(held(keys(tokens(2, 6))), (std::vector<int32_t>{0, 0, 0}));
+  EXPECT_EQ(holders.block_tokens(0), kBlock);
+}
+
+TEST_F(Holders, RemovalsInAnyOrderAndClearsAreFollowed) {
+  const auto text = tokens(1, 4);
+  tell(0, {stored({1, 2, 3, 4}, text)});
+  tell(0, {removed({2})});  // a parent before its children
+  EXPECT_EQ(held(keys(text))[0], 4);
+  tell(0, {removed({4, 3})});
+  tell(0, {stored({2}, std::span(text).subspan(4, 4), 1)});
+  EXPECT_EQ(held(keys(text))[0], 8);
+  tell(0, {AllBlocksCleared{}});
+  EXPECT_EQ(held(keys(text))[0], 0);
+  EXPECT_EQ(holders.counts().entries, 0U);
+}
+
+TEST_F(Holders, ABlockWhoseParentIsUnknownIsLeftOutAndCounted) {
+  const auto text = tokens(1, 4);
+  tell(0, {stored({5}, std::span(text).subspan(4, 4), 999)});
+  EXPECT_EQ(holders.counts().unknown_parents, 1U);
+  EXPECT_EQ(holders.counts().entries, 0U);
+}
+
+TEST_F(Holders, RanksKeepTheirBlocksApart) {
+  const auto text = tokens(1, 4);
+  tell(0, {stored({1, 2, 3, 4}, text)}, 0);
+  tell(0, {stored({1, 2}, std::span(text).first(8))}, 1);
+  tell(0, {removed({1, 2, 3, 4})}, 0);
+  EXPECT_EQ(held(keys(text))[0], 8) << "rank 1 still has them";
+  tell(0, {AllBlocksCleared{}}, 1);
+  EXPECT_EQ(held(keys(text))[0], 0);
+}
+
+TEST_F(Holders, TiersCountForLess) {
+  const auto text = tokens(1, 4);
+  auto on_host = stored({1, 2, 3, 4}, text);
+  on_host.medium = EventMedium::kHost;
+  tell(0, {stored({1, 2}, std::span(text).first(8)), on_host});
+  const PromptKeys prompt = keys(text);
+  auto found = holders.match(std::span(&prompt, 1), 1, kStart);
+  EXPECT_EQ(found[0].tokens, 16);
+  EXPECT_FLOAT_EQ(found[0].credit, 8 + 8 * 0.75F);
+  tell(0, {removed({1, 2})});  // demoted
+  EXPECT_FLOAT_EQ(holders.match(std::span(&prompt, 1), 1, kStart)[0].credit, 16 * 0.75F);
+  // An engine that only names the copy.
+  auto named = stored({3}, {});
+  named.medium = EventMedium::kStorage;
+  tell(0, {named, removed({3}, EventMedium::kHost)});
+  EXPECT_FLOAT_EQ(holders.match(std::span(&prompt, 1), 1, kStart)[0].credit,
+                  8 * 0.75F + 4 * 0.25F + 4 * 0.75F);
+}
+
+TEST_F(Holders, OtherLayersAndOthersCopiesDoNotCount) {
+  const auto text = tokens(1, 2);
+  auto window = stored({1, 2}, text);
+  window.main_group = false;
+  auto remote = stored({1, 2}, text);
+  remote.local = false;
+  tell(0, {window, remote});
+  EXPECT_EQ(held(keys(text))[0], 0);
+  auto main = stored({1, 2}, text);
+  main.group = 0;
+  auto gone = removed({1, 2});
+  gone.group = 1;
+  tell(0, {main, gone});
+  EXPECT_EQ(held(keys(text))[0], 8) << "another group of layers let them go";
+}
+
+TEST_F(Holders, SaltsAndAdaptersAreOtherPrefixes) {
+  const auto text = tokens(1, 2);
+  auto salted = stored({1, 2}, text);
+  salted.extras = {protocol::extra_of_salt("tenant"), ""};
+  auto adapted = stored({3, 4}, text);
+  adapted.lora_name = "french";
+  tell(0, {salted});
+  tell(1, {adapted});
+  EXPECT_EQ(held(keys(text)), (std::vector<int32_t>{0, 0, 0}));
+  EXPECT_EQ(held(keys(text, "", "tenant")), (std::vector<int32_t>{8, 0, 0}));
+  EXPECT_EQ(held(keys(text, "french")), (std::vector<int32_t>{0, 8, 0}));
+  EXPECT_EQ(held(keys(text, "french", "tenant")), (std::vector<int32_t>{0, 0, 0}));
+}
+
+TEST_F(Holders, AnExpectationHoldsUntilItIsConfirmedOrExpires) {
+  const auto text = tokens(1, 6);
+  const PromptKeys prompt = keys(text);
+  tell(0, {stored({1, 2}, std::span(text).first(8))});
+  holders.expect(0, prompt.keys, 2, std::chrono::seconds(2), kStart);
+  EXPECT_EQ(held(prompt)[0], 24);
+  EXPECT_EQ(holders.counts().expected, 4U);
+  tell(0, {stored({3, 4}, std::span(text).subspan(8, 8), 2)});
+  const TimePoint later = kStart + std::chrono::seconds(3);
+  EXPECT_EQ(held(prompt, later)[0], 16) << "what came stays, what did not goes";
+  EXPECT_EQ(holders.counts().expected, 0U);
+  // Expected twice: until the later moment.
+  holders.expect(0, prompt.keys, 4, std::chrono::seconds(2), later);
+  holders.expect(0, prompt.keys, 4, std::chrono::seconds(5), later);
+  EXPECT_EQ(held(prompt, later + std::chrono::seconds(3))[0], 24);
+  EXPECT_EQ(held(prompt, later + std::chrono::seconds(6))[0], 16);
+}
+
+TEST_F(Holders, AWorkerWithoutEventsIsBelievedForGood) {
+  const PromptKeys prompt = keys(tokens(1, 6));
+  holders.expect(2, prompt.keys, 0, std::chrono::seconds(2), kStart);
+  EXPECT_EQ(held(prompt, kStart + std::chrono::hours(1))[2], 24);
+  holders.forget(2);
+  EXPECT_EQ(held(prompt)[2], 0);
+  EXPECT_EQ(holders.counts().entries, 0U);
+}
+
+TEST_F(Holders, ForgettingAWorkerForgetsNobodyElse) {
+  const auto text = tokens(1, 4);
+  const PromptKeys prompt = keys(text);
+  tell(0, {stored({1, 2, 3, 4}, text)}, {}, 0);
+  tell(1, {stored({1, 2, 3, 4}, text)}, {}, 3);
+  holders.expect(0, prompt.keys, 0, std::chrono::seconds(9), kStart);
+  holders.forget(0);
+  EXPECT_EQ(held(prompt), (std::vector<int32_t>{0, 16, 0}));
+  holders.reset(1, 0);
+  EXPECT_EQ(held(prompt)[1], 16) << "another stream";
+  holders.reset(1, 3);
+  EXPECT_EQ(held(prompt)[1], 0);
+  EXPECT_EQ(held(prompt, kStart + std::chrono::seconds(20))[0], 0);
+}
+
+TEST_F(Holders, AnotherBlockSizeIsAnotherKindOfKey) {
+  const auto text = tokens(1, 8);
+  BlockStored wide = stored({1, 2, 3, 4}, text);
+  wide.block_tokens = 2 * kBlock;
+  tell(1, {wide});
+  EXPECT_EQ(holders.block_tokens(1), 2 * kBlock);
+  const BlockKey root = holders.hasher().root("m", "", 2 * kBlock);
+  const std::vector<PromptKeys> both = {
+      keys(text), {2 * kBlock, PrefixHasher::of_tokens(root, text, 2 * kBlock)}};
+  const auto found = holders.match(both, 3, kStart);
+  EXPECT_EQ(found[1].tokens, 32);
+  EXPECT_EQ(found[0].tokens, 0);
+}
+
+TEST_F(Holders, BytesStandInWhereThereAreNoTokens) {
+  std::string text(1000, 'a');
+  text += "the end of one";
+  const BlockKey root = holders.hasher().root("m", "bytes", 64);
+  const PromptKeys one{16, PrefixHasher::of_bytes(root, text, 64)};
+  holders.expect(2, one.keys, 0, {}, kStart);
+  EXPECT_EQ(held(one)[2], static_cast<int32_t>(one.keys.size()) * 16);
+  std::string other = text;
+  other[500] = 'b';
+  EXPECT_EQ(held({16, PrefixHasher::of_bytes(root, other, 64)})[2], 7 * 16);
+}
+
+}  // namespace
+}  // namespace tandem::router
