@@ -7,6 +7,17 @@ namespace tandem::events {
 
 using Kind = StreamTracker::Action::Kind;
 
+namespace {
+
+constexpr uint64_t kAnyDigest = 0;
+
+uint64_t digest_of(std::string_view payload) {
+  const uint64_t digest = std::hash<std::string_view>()(payload);
+  return digest == kAnyDigest ? 1 : digest;
+}
+
+}  // namespace
+
 void StreamTracker::ask(uint64_t from, bool verify, TimePoint now, Actions& out) {
   replaying_ = true;
   verifying_ = verify;
@@ -36,9 +47,9 @@ void StreamTracker::reset(Actions& out) {
   digests_.clear();
 }
 
-void StreamTracker::deliver(uint64_t sequence, std::string payload, Actions& out) {
+void StreamTracker::deliver(uint64_t sequence, std::string payload, Actions& out, bool snapshot) {
   expected_ = sequence + 1;
-  digests_.push_back(std::hash<std::string_view>()(payload));
+  digests_.push_back(snapshot ? kAnyDigest : digest_of(payload));
   if (digests_.size() > options_.remembered) digests_.pop_front();
   ++counts_.delivered;
   out.push_back({.kind = Kind::kDeliver, .sequence = sequence, .payload = std::move(payload)});
@@ -47,7 +58,8 @@ void StreamTracker::deliver(uint64_t sequence, std::string payload, Actions& out
 bool StreamTracker::same_as_before(uint64_t sequence, std::string_view payload) const {
   const uint64_t back = *expected_ - sequence;  // at least 1
   if (back > digests_.size()) return false;
-  return digests_[digests_.size() - back] == std::hash<std::string_view>()(payload);
+  const uint64_t before = digests_[digests_.size() - back];
+  return before == kAnyDigest || before == digest_of(payload);
 }
 
 // A live message while nothing is asked for. `fill`: a gap may still be asked for.
@@ -120,8 +132,11 @@ StreamTracker::Actions StreamTracker::on_replay(uint64_t sequence, std::string p
     ++counts_.repeated;
     return out;
   }
-  if (expected_ && sequence > *expected_) reset(out);  // the ring does not reach back so far
-  deliver(sequence, std::move(payload), out);
+  // The ring does not reach back so far: this may be a snapshot, which goes by the number of
+  // another message.
+  const bool jump = sequence > expected_.value_or(0);
+  if (jump) reset(out);
+  deliver(sequence, std::move(payload), out, jump);
   return out;
 }
 

@@ -77,7 +77,7 @@ class StreamTracker {
   void ask_all(TimePoint now, Actions& out);
   void probe(TimePoint now, Actions& out);
   void reset(Actions& out);
-  void deliver(uint64_t sequence, std::string payload, Actions& out);
+  void deliver(uint64_t sequence, std::string payload, Actions& out, bool snapshot = false);
   void take(uint64_t sequence, std::string payload, bool fill, TimePoint now, Actions& out);
   void drain(TimePoint now, Actions& out);
   bool same_as_before(uint64_t sequence, std::string_view payload) const;

@@ -93,6 +93,21 @@ TEST(StreamTracker, AReplayThatDoesNotReachBackResetsOnce) {
   EXPECT_EQ(all.told, "a reset h i j ");
 }
 
+TEST(StreamTracker, ASnapshotStandsForTheMessageWhoseNumberItBears) {
+  Watched all;
+  all.connect();
+  all.live(7, "seven");  // came while the snapshot was made
+  all.replay(7, "all");
+  all.end();
+  all.live(8, "eight");
+  EXPECT_EQ(all.told, "all eight ");
+  all.pass(TrackerOptions().probe_interval);
+  all.replay(8, "eight");
+  all.end();
+  EXPECT_EQ(all.told, "all eight ");
+  EXPECT_EQ(all.tracker.counts().resets, 0U);
+}
+
 TEST(StreamTracker, AHoleBetweenTheFirstReplayAndTheSubscriptionIsAskedForAgain) {
   Watched all;
   all.connect();
