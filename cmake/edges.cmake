@@ -79,7 +79,7 @@ function(tandem_folder folder folders edges libraries)
     set_tests_properties(${name} PROPERTIES TIMEOUT 600)
     # The code under test is what is optimized: a test file full of assertions takes a sanitizer build three
     # times as long with -O1. Not where the test itself computes a reference.
-    if(TANDEM_SANITIZE AND NOT name MATCHES "^(ops|sample|text|model|numerics|kv_reshard)$")
+    if(TANDEM_SANITIZE AND NOT name MATCHES "^(ops|sample|text|model|numerics|kv_reshard|kv_transfer|module_.*)$")
       target_compile_options(${name}_test PRIVATE -O0)
     endif()
   endif()

@@ -40,7 +40,8 @@ def run(cluster, seconds, seed):
     conversations = [Conversation(chaos, number, planted(number), max_tokens=48) for number in range(CONVERSATIONS)]
     total = storm(cluster, conversations, chaos, seconds)
     assert total["answered"] > 2 * seconds and total["left"] > seconds, total
-    assert sum(process.metrics()["tandem_handoffs_received_total"] for process in cluster.workers) > seconds
+    # Of the processes' last lives, which began up to a few seconds ago.
+    assert sum(process.metrics()["tandem_handoffs_received_total"] for process in cluster.workers) > 10
     evicted = sum(process.metrics()["tandem_kv_evictions_total"] for process in cluster.workers)
     assert evicted > 0, "no page was ever used again"
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
