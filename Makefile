@@ -5,7 +5,7 @@ JOBS ?= 2
 MODEL := models/smollm2-135m-instruct.Q4_1.gguf
 BINARY := build/release/tandem
 
-.PHONY: help setup build demo up check test soak bench reference format lint clean
+.PHONY: help setup build demo up check test soak bench peers reference format lint clean
 
 help:
 	@echo "make demo       install what is missing, build, fetch a small model, talk to it through a prefill/decode pair"
@@ -15,6 +15,7 @@ help:
 	@echo "make test       everything: unit and end-to-end tests, sanitizers, fuzzers, lint"
 	@echo "make soak       long chaos, fuzz and sanitizer runs"
 	@echo "make bench      the benchmarks behind docs/performance.md"
+	@echo "make peers      installs vLLM's CPU build (9 GB) and runs the router in front of a real prefill/decode pair of it"
 	@echo "make reference  installs the reference implementations and checks against them, making the golden files again"
 	@echo "make format, make lint, make clean"
 
@@ -45,6 +46,10 @@ soak: setup
 
 bench: build $(MODEL)
 	@scripts/bench.sh
+
+peers: build $(MODEL)
+	@scripts/test.sh venv
+	@scripts/peers.sh all
 
 reference: build $(MODEL)
 	@scripts/reference/setup.sh

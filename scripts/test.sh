@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test.sh check | all | soak. Each part prints its time; the budget of `all` on two cores from nothing is 40 minutes.
+# test.sh check | all | soak | venv (the Python environment of the tests alone). Each part prints its time; the budget of `all` on two cores from nothing is 40 minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-all}
@@ -128,6 +128,7 @@ soak)
   part "unit tests under the thread sanitizer" unit tsan -E '^(model|ops)$'
   part "end-to-end soak under the thread sanitizer" env_sanitized end_to_end build/tsan/tandem "quick or soak" "${thread_sanitized[@]}"
   ;;
-*) echo "test.sh check | all | soak" >&2; exit 2 ;;
+venv) venv && exit ;;
+*) echo "test.sh check | all | soak | venv" >&2; exit 2 ;;
 esac
 finish

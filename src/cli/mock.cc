@@ -35,6 +35,9 @@ struct MockFlags {
   bool no_cached_report = false;
   int32_t piece = 0;
   int32_t seed = 1;
+  int32_t dp_size = 1;
+  int32_t record = 0;
+  bool is_static = false;
   std::vector<std::string> faults;
 
   void declare(config::Options& options) {
@@ -69,6 +72,12 @@ struct MockFlags {
                   "streams are written in pieces of so many bytes; 0: whole frames; -1: random", -1,
                   1 << 20);
     options.value(seed, "seed", "N", "of everything random", 0, 1 << 30);
+    options.value(dp_size, "dp-size", "N", "data-parallel ranks of each engine", 1, 1024);
+    options.value(record, "record", "N", "GET /mock/requests tells the last N requests", 0, 4096);
+    options.flag(
+        is_static, "static",
+        "ready-made answers, for measuring routers: --reply-tokens chunks, --step apart (0: "
+        "at once)");
     options.list(faults, "fault", "FAULT",
                  "what goes wrong: NAME[=STATUS][*PROBABILITY][#TIMES] with NAME one of " +
                      mock::fault_names());
@@ -97,6 +106,9 @@ mock::MockOptions options_of(const MockFlags& flags, mock::Dialect dialect, mock
   options.lease = flags.lease;
   options.report_cached = !flags.no_cached_report;
   options.piece = flags.piece;
+  options.dp_size = flags.dp_size;
+  options.record = flags.record;
+  options.is_static = flags.is_static;
   options.secret = shared_secret();
   return options;
 }

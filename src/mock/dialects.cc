@@ -78,6 +78,12 @@ Result<Handoff> sglang(const MockOptions& options, const MockRequest& request) {
     std::from_chars(id.data(), id.data() + id.size(), number);
     if (number < 0) return bad("bootstrap_room is not an integer from 0 to 2^63 - 1");
   }
+  if (handoff.kind == Handoff::Kind::kDecode) {
+    const JsonValue* const rank = request.body.find("disagg_prefill_dp_rank");
+    handoff.rank = rank == nullptr || !rank->as_integer()
+                       ? Handoff::kRankOfRoom
+                       : static_cast<int32_t>(*rank->as_integer());
+  }
   handoff.host = first(hosts).as_string();
   handoff.port = static_cast<uint16_t>(first(ports).as_integer().value_or(8998));
   if (handoff.host.empty()) return bad("bootstrap_host is missing");
@@ -131,8 +137,16 @@ Result<Handoff> trtllm(const MockRequest& request, const std::string& request_id
     if (read.ptr != global.data() + global.size() || number < kFirstGlobalId)
       return bad("disagg_request_id is not an integer of at least 2^42");
   }
+  const JsonValue* const style = params->find("schedule_style");
+  const bool generation_first = style != nullptr && style->as_integer() == 1;
+  if (generation_first && global.empty())
+    return bad("generation first needs a disagg_request_id for both servers");
+  if (request.n > 1 || request.prompts.size() > 1)
+    return bad("disaggregated requests have one prompt and one choice");
   if (type == "context_only") {
+    if (request.stream) return bad("a context server does not stream");
     handoff.kind = Handoff::Kind::kPrefill;
+    handoff.holds = generation_first;
     handoff.ids.push_back(global.empty() ? request_id : global);
     return handoff;
   }
@@ -142,6 +156,9 @@ Result<Handoff> trtllm(const MockRequest& request, const std::string& request_id
   const std::string context = text(*params, "ctx_request_id");
   handoff.ids.push_back(!global.empty() ? global : context);
   if (handoff.ids[0].empty()) return bad("disaggregated_params names no request");
+  const JsonValue* const rank = params->find("ctx_dp_rank");
+  if (rank != nullptr && rank->as_integer())
+    handoff.rank = static_cast<int32_t>(*rank->as_integer());
   TANDEM_CHECK(read_address(text(*params, "ctx_info_endpoint"), handoff));
   return handoff;
 }
@@ -169,6 +186,34 @@ JsonValue block_ids(const PromptFacts& facts) {
 }
 
 }  // namespace
+
+int32_t rank_of_room(std::string_view room, int32_t dp_size) {
+  uint64_t number = 0;
+  std::from_chars(room.data(), room.data() + room.size(), number);
+  return static_cast<int32_t>(number % static_cast<uint64_t>(dp_size));
+}
+
+Result<int32_t> pick_rank(const MockOptions& options, const MockRequest& request,
+                          std::string_view header, int32_t& next) {
+  const auto known = [&](int64_t rank) -> Result<int32_t> {
+    if (rank >= 0 && rank < options.dp_size) return static_cast<int32_t>(rank);
+    return bad("there is no data-parallel rank " + std::to_string(rank));
+  };
+  if (options.dialect == Dialect::kSglang) {
+    const JsonValue* const routed = request.body.find("routed_dp_rank");
+    if (routed != nullptr && routed->as_integer()) return known(*routed->as_integer());
+    const JsonValue* room = request.body.find("bootstrap_room");
+    if (room != nullptr && room->is_array() && !room->items().empty()) room = &room->items()[0];
+    if (options.role == Role::kPrefill && room != nullptr && room->is_number())
+      return rank_of_room(room->as_string(), options.dp_size);
+  } else if (!header.empty()) {
+    int64_t rank = -1;
+    std::from_chars(header.data(), header.data() + header.size(), rank);
+    return known(rank);
+  }
+  next = (next + 1) % options.dp_size;
+  return next;
+}
 
 Result<Handoff> read_handoff(const MockOptions& options, const MockRequest& request,
                              const std::string& request_id, const Identity& /*me*/) {
@@ -222,7 +267,7 @@ void add_prefill_result(const MockOptions& options, const MockRequest& request,
     if (const JsonValue* global = mine->find("disagg_request_id"))
       params.set("disagg_request_id", *global);
   }
-  params.set("ctx_dp_rank", JsonValue::integer(0));
+  params.set("ctx_dp_rank", JsonValue::integer(me.rank));
   params.set("ctx_info_endpoint",
              JsonValue::string(me.bootstrap_host + ":" + std::to_string(me.bootstrap_port)));
   JsonValue ids = JsonValue::array();

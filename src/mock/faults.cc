@@ -11,7 +11,7 @@ struct Row {
   FaultKind kind;
   std::string_view name;
 };
-constexpr std::array<Row, 14> kFaults = {{{FaultKind::kRefuse, "refuse"},
+constexpr std::array<Row, 15> kFaults = {{{FaultKind::kRefuse, "refuse"},
                                           {FaultKind::kStatus, "status"},
                                           {FaultKind::kStall, "stall"},
                                           {FaultKind::kSlow, "slow"},
@@ -24,7 +24,8 @@ constexpr std::array<Row, 14> kFaults = {{{FaultKind::kRefuse, "refuse"},
                                           {FaultKind::kGarbage, "garbage"},
                                           {FaultKind::kWrongUsage, "wrong-usage"},
                                           {FaultKind::kAbortTransfer, "abort-transfer"},
-                                          {FaultKind::kRestart, "restart"}}};
+                                          {FaultKind::kRestart, "restart"},
+                                          {FaultKind::kSlowRead, "slow-read"}}};
 
 template <typename Number>
 bool read_number(std::string_view text, Number& out) {
@@ -85,14 +86,25 @@ uint64_t Faults::random() {
   return x ^ (x >> 31);
 }
 
+bool Faults::happens(Fault& fault) {
+  if (fault.left == 0) return false;
+  if (static_cast<double>(random() >> 11) * 0x1p-53 >= fault.probability) return false;
+  if (fault.left > 0) --fault.left;
+  return true;
+}
+
 Fault Faults::next() {
   for (Fault& fault : faults_) {
-    if (fault.left == 0) continue;
-    if (static_cast<double>(random() >> 11) * 0x1p-53 >= fault.probability) continue;
-    if (fault.left > 0) --fault.left;
-    return fault;
+    if (fault.kind != FaultKind::kSlowRead && happens(fault)) return fault;
   }
   return {};
+}
+
+bool Faults::slow_read() {
+  for (Fault& fault : faults_) {
+    if (fault.kind == FaultKind::kSlowRead && happens(fault)) return true;
+  }
+  return false;
 }
 
 }  // namespace tandem::mock

@@ -31,6 +31,7 @@ enum class FaultKind : uint8_t {
   kWrongUsage,      // usage that cannot be
   kAbortTransfer,   // prefill computes, then gives its KV up
   kRestart,         // a new engine id, everything else lost, and the request with it
+  kSlowRead,        // the request's body is read with long pauses
 };
 
 struct Fault {
@@ -48,10 +49,12 @@ class Faults {
  public:
   explicit Faults(uint64_t seed) : state_(seed * 2 + 1) {}
   void set(std::vector<Fault> faults) { faults_ = std::move(faults); }
-  Fault next();  // for one request
+  Fault next();      // for one request, other than slow-read
+  bool slow_read();  // of one request
   uint64_t random();
 
  private:
+  bool happens(Fault& fault);
   std::vector<Fault> faults_;
   uint64_t state_;
 };

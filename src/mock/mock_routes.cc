@@ -1,18 +1,15 @@
 // The routes of MockServer that do not generate.
 #include <array>
+#include <cstdlib>
 #include <span>
 
+#include "mock/answers.h"
 #include "mock/mock_server.h"
 #include "text/byte_tokenizer.h"
 
 namespace tandem::mock {
 
 namespace {
-
-const net::Headers& json_headers() {
-  static const net::Headers kHeaders{{"Content-Type", "application/json"}};
-  return kHeaders;
-}
 
 constexpr unsigned kAll = ~0U;
 constexpr unsigned bit(Dialect dialect) { return 1U << static_cast<unsigned>(dialect); }
@@ -30,17 +27,19 @@ struct MockServer::Route {
 
 std::span<const MockServer::Route> MockServer::routes() {
   constexpr int kNo = -1;
-  static constexpr std::array<Route, 30> kRoutes = {{
+  static constexpr std::array<Route, 32> kRoutes = {{
       {"POST", "/v1/chat/completions", kAll, static_cast<int>(Api::kChat)},
       {"POST", "/v1/completions", kAll, static_cast<int>(Api::kCompletions)},
       {"POST", "/v1/responses", kAll, static_cast<int>(Api::kResponses)},
       {"POST", "/v1/messages", kAll, static_cast<int>(Api::kMessages)},
+      {"POST", "/v1/messages/count_tokens", kAll, kNo},
       {"POST", "/generate", bit(Dialect::kSglang), static_cast<int>(Api::kGenerate)},
       {"GET", "/health", kAll, kNo},
       {"GET", "/ready", kAll, kNo},
       {"GET", "/v1/models", kAll, kNo},
       {"GET", "/metrics", kAll, kNo},
       {"GET", "/mock/state", kAll, kNo},
+      {"GET", "/mock/requests", kAll, kNo},
       {"POST", "/mock/faults", kAll, kNo},
       {"POST", "/mock/restart", kAll, kNo},
       {"GET", "/health_generate", bit(Dialect::kSglang), kNo},
@@ -106,6 +105,12 @@ net::asio::awaitable<void> MockServer::simple_route(const std::string& what,
     co_return;
   } else if (what == "/mock/state") {
     json = state();
+  } else if (what == "/mock/requests") {
+    json.set("requests", JsonValue::array({recorded_.begin(), recorded_.end()}));
+  } else if (what == "/v1/messages/count_tokens") {
+    const auto read = read_request(Api::kMessages, request.body);
+    if (!read) co_return co_await send_error(responder, read.error());
+    json.set("input_tokens", JsonValue::integer(read->prompt_tokens()));
   } else if (what == "/mock/restart") {
     restart();
     json = state();
@@ -136,15 +141,9 @@ net::asio::awaitable<void> MockServer::simple_route(const std::string& what,
     json.set("tokenizer_path", JsonValue::string(options_.model));
     json.set("is_generation", JsonValue::boolean(true));
   } else if (what == "/v1/loads" || what == "/get_load") {
-    JsonValue load = JsonValue::object();
-    load.set("dp_rank", JsonValue::integer(0));
-    load.set("num_reqs", JsonValue::integer(static_cast<int64_t>(running_.size())));
-    load.set("num_waiting_reqs", JsonValue::integer(static_cast<int64_t>(engine_->waiting())));
-    load.set("num_tokens",
-             JsonValue::integer(static_cast<int64_t>(engine_->cache().blocks()) * 16));
-    json = JsonValue::array({std::move(load)});
+    json = loads();
   } else if (what == "/flush_cache" || what == "/reset_prefix_cache") {
-    engine_->cache().clear();
+    for (const auto& engine : engines_) engine->cache().clear();
   } else if (what == "/abort_request") {
     if (const auto wish = parse_json(request.body)) abort_requests(*wish);
   } else if (what == "/version") {
@@ -171,14 +170,31 @@ void MockServer::abort_requests(const JsonValue& wish) {
   }
 }
 
+JsonValue MockServer::loads() const {
+  JsonValue all = JsonValue::array();
+  for (size_t rank = 0; rank < engines_.size(); ++rank) {
+    EngineModel& engine = *engines_[rank];
+    int64_t requests = 0;
+    for (const auto& [id, run] : running_) requests += rank_of(*run) == rank ? 1 : 0;
+    JsonValue load = JsonValue::object();
+    load.set("dp_rank", JsonValue::integer(static_cast<int64_t>(rank)));
+    load.set("num_reqs", JsonValue::integer(requests));
+    load.set("num_waiting_reqs", JsonValue::integer(static_cast<int64_t>(engine.waiting())));
+    load.set("num_tokens", JsonValue::integer(static_cast<int64_t>(engine.cache().blocks()) * 16));
+    all.push_back(std::move(load));
+  }
+  return all;
+}
+
 std::string MockServer::metrics_text() const {
   const std::string prefix = options_.dialect == Dialect::kSglang ? "sglang_" : "vllm:";
+  size_t waiting = 0;
+  for (const auto& engine : engines_) waiting += engine->waiting();
   const auto line = [&](const char* name, size_t value) {
     return prefix + name + "{model_name=\"" + options_.model + "\"} " + std::to_string(value) +
            "\n";
   };
-  return line("num_requests_running", running_.size()) +
-         line("num_requests_waiting", engine_->waiting()) +
+  return line("num_requests_running", running_.size()) + line("num_requests_waiting", waiting) +
          line("kv_cache_usage_perc", rooms_->counts().open > 0 ? 1 : 0);
 }
 
@@ -190,9 +206,18 @@ JsonValue MockServer::server_info() const {
                                                         ? "null"
                                                         : std::string(role_name(options_.role))));
   info.set("disaggregation_bootstrap_port", JsonValue::integer(me_.bootstrap_port));
-  info.set("dp_size", JsonValue::integer(1));
+  info.set("dp_size", JsonValue::integer(options_.dp_size));
   info.set("tp_size", JsonValue::integer(1));
   info.set("version", JsonValue::string("0.0.0-mock"));
+  if (options_.dialect ==
+      Dialect::kTrtllm) {  // what generation first needs to know of a context server
+    JsonValue params = JsonValue::object();
+    params.set("ctx_dp_rank", JsonValue::integer(0));
+    params.set("ctx_info_endpoint",
+               JsonValue::array({JsonValue::string(me_.bootstrap_host + ":" +
+                                                   std::to_string(me_.bootstrap_port))}));
+    info.set("disaggregated_params", std::move(params));
+  }
   return info;
 }
 
@@ -221,9 +246,11 @@ net::asio::awaitable<void> MockServer::handle_bootstrap(net::HttpRequest& reques
   const auto rooms = rooms_;
   JsonValue json = JsonValue::object();
   if (request.path == "/query") {  // Mooncake: which engine is behind each rank
-    JsonValue rank = JsonValue::object();
-    rank.set("engine_id", JsonValue::string(me_.engine_id));
-    json.set("0", std::move(rank));
+    for (int32_t rank = 0; rank < options_.dp_size; ++rank) {
+      JsonValue one = JsonValue::object();
+      one.set("engine_id", JsonValue::string(identity(rank).engine_id));
+      json.set(std::to_string(rank), std::move(one));
+    }
     (void)co_await responder.send(200, json_headers(), json.dump());
     co_return;
   }
@@ -237,7 +264,15 @@ net::asio::awaitable<void> MockServer::handle_bootstrap(net::HttpRequest& reques
     return found == nullptr ? std::string() : found->as_string();
   };
   const JsonValue* const late = wish->find("late");
-  if (const std::string engine = field("engine_id"); !engine.empty() && engine != me_.engine_id) {
+  const auto told = static_cast<int32_t>(std::strtol(field("rank").c_str(), nullptr, 10));
+  int32_t rank = told == Handoff::kRankOfRoom ? rank_of_room(field("id"), options_.dp_size) : told;
+  const std::string engine = field("engine_id");
+  bool lives_here = engine.empty();
+  for (int32_t each = 0; each < options_.dp_size && !lives_here; ++each) {
+    lives_here = engine == identity(each).engine_id;
+    if (lives_here) rank = each;
+  }
+  if (!lives_here) {
     json.set("error", JsonValue::string("another engine lives here now"));
     (void)co_await responder.send(410, json_headers(), json.dump());
     co_return;
@@ -249,7 +284,7 @@ net::asio::awaitable<void> MockServer::handle_bootstrap(net::HttpRequest& reques
   });
   const auto facts =
       co_await rooms->take(field("id"), std::chrono::steady_clock::now() + options_.partner_timeout,
-                           late == nullptr || late->as_bool(), gone);
+                           late == nullptr || late->as_bool(), rank, gone);
   if (!facts) {
     json.set("error", JsonValue::string(facts.error().message));
     (void)co_await responder.send(facts.error().status, json_headers(), json.dump());

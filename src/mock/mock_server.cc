@@ -4,96 +4,50 @@
 #include <cstdlib>
 #include <utility>
 
+#include "mock/answers.h"
+#include "mock/running.h"
+
 namespace tandem::mock {
 
 namespace {
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
-const net::Headers& json_headers() {
-  static const net::Headers kHeaders{{"Content-Type", "application/json"}};
-  return kHeaders;
-}
-
-std::string error_text(const Error& error) {
-  JsonValue fields = JsonValue::object();
-  fields.set("message", JsonValue::string(error.message));
-  fields.set("type",
-             JsonValue::string(error.status < 500 ? "invalid_request_error" : "server_error"));
-  fields.set("code", JsonValue::string(error.code));
-  JsonValue json = JsonValue::object();
-  json.set("error", std::move(fields));
-  return json.dump();
-}
-
-net::asio::awaitable<void> send_error(net::HttpResponder& responder, const Error& error) {
-  net::Headers headers = json_headers();
-  if (error.status == 503 || error.status == 429) headers.add("Retry-After", "1");
-  (void)co_await responder.send(error.status, std::move(headers), error_text(error));
+int64_t nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now().time_since_epoch()).count();
 }
 
 }  // namespace
 
-// A generating request, registered while it runs.
-struct MockServer::Running {
-  Running(MockServer& in, std::string name, MockRequest read, Fault wrong)
-      : server(in),
-        engine(in.engine_),
-        rooms(in.rooms_),
-        me(in.me_),
-        id(std::move(name)),
-        request(std::move(read)),
-        fault(wrong),
-        job(engine->job()),
-        entry(in.running_.emplace(id, this)) {}
-  ~Running() {
-    server.running_.erase(entry);
-    for (const auto& room : opened) {
-      if (room->state == Room::State::kComputing || holds) rooms->abort(*room);
-    }
-    if (joined) engine->leave();
-  }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-
-  void cancel() {
-    EngineModel::cancel(*job);
-    if (call) call->cancel();
-    for (const auto& room : opened) room->changed.notify();
-  }
-
-  MockServer& server;
-  // Those of the incarnation that took the request.
-  std::shared_ptr<EngineModel> engine;
-  std::shared_ptr<Rooms> rooms;
-  Identity me;
-  std::string id;
-  MockRequest request;
-  Fault fault;
-  std::shared_ptr<EngineModel::Job> job;
-  Handoff handoff;
-  bool holds = false;  // rooms end with the request
-  bool joined = false;
-  std::vector<std::shared_ptr<Room>> opened;
-  std::vector<PromptFacts> facts;
-  std::unique_ptr<net::ClientCall> call;
-  std::multimap<std::string, Running*>::iterator entry;
-};
-
 void MockServer::cancel_run(Running& run) { run.cancel(); }
 
+size_t MockServer::rank_of(const Running& run) { return static_cast<size_t>(run.me.rank); }
+
 MockServer::MockServer(net::Reactor& reactor, net::HttpClient& client, MockOptions options)
-    : reactor_(reactor),
-      client_(client),
-      options_(std::move(options)),
-      faults_(options_.seed),
-      engine_(std::make_shared<EngineModel>(reactor, options_.speed, options_.cache_tokens)),
-      rooms_(std::make_shared<Rooms>(reactor)) {
-  me_.engine_id = mint_id();
+    : reactor_(reactor), client_(client), options_(std::move(options)), faults_(options_.seed) {
   me_.bootstrap_host = options_.host;
+  begin_life();
 }
 
 MockServer::~MockServer() = default;
+
+void MockServer::begin_life() {
+  engines_.clear();
+  for (int32_t rank = 0; rank < options_.dp_size; ++rank)
+    engines_.push_back(
+        std::make_shared<EngineModel>(reactor_, options_.speed, options_.cache_tokens));
+  rank_requests_.assign(engines_.size(), 0);
+  rooms_ = std::make_shared<Rooms>(reactor_);
+  me_.engine_id = mint_id();
+}
+
+// Ranks have engine ids of their own, as in vLLM.
+Identity MockServer::identity(int32_t rank) const {
+  Identity of_rank = me_;
+  of_rank.rank = rank;
+  if (options_.dp_size > 1) of_rank.engine_id += "_dp" + std::to_string(rank);
+  return of_rank;
+}
 
 std::string MockServer::url() const {
   return "http://" + options_.host + ":" + std::to_string(port_);
@@ -114,6 +68,10 @@ Status MockServer::start() {
   options.max_connections = 1 << 17;
   options.keep_alive = std::chrono::minutes(10);
   const auto self = weak_from_this();
+  options.read_pause = [self](const net::HttpRequest& request) {
+    const auto server = self.lock();
+    return server ? server->read_pause(request) : Duration::zero();
+  };
   server_ = std::make_unique<net::HttpServer>(
       reactor_, options, [self](net::HttpRequest& request, net::HttpResponder& responder) {
         const auto server = self.lock();
@@ -122,6 +80,7 @@ Status MockServer::start() {
   TANDEM_TRY(port, server_->listen());
   port_ = port;
   if (options_.role == Role::kDecode || options_.dialect == Dialect::kOpenai) return {};
+  options.read_pause = {};
   options.port = options_.bootstrap_port;
   bootstrap_ = std::make_unique<net::HttpServer>(
       reactor_, options, [self](net::HttpRequest& request, net::HttpResponder& responder) {
@@ -147,9 +106,7 @@ net::asio::awaitable<void> MockServer::expiry_loop(std::weak_ptr<MockServer> wea
 void MockServer::restart() {
   for (const auto& [id, run] : running_) run->cancel();
   rooms_->clear();
-  engine_ = std::make_shared<EngineModel>(reactor_, options_.speed, options_.cache_tokens);
-  rooms_ = std::make_shared<Rooms>(reactor_);
-  me_.engine_id = mint_id();
+  begin_life();
 }
 
 JsonValue MockServer::state() const {
@@ -168,12 +125,21 @@ JsonValue MockServer::state() const {
   json.set("role", JsonValue::string(std::string(role_name(options_.role))));
   json.set("engine_id", JsonValue::string(me_.engine_id));
   json.set("requests", number(requests_));
-  json.set("running", number(static_cast<int64_t>(running_.size())));
+  json.set("running", number(static_cast<int64_t>(running_.size()) + static_running_));
   json.set("completed", number(completed_));
   json.set("refused", number(refused_));
   json.set("disconnects", number(disconnects_));
   json.set("aborts", number(aborts_));
-  json.set("cache_blocks", number(static_cast<int64_t>(engine_->cache().blocks())));
+  json.set("last_fault_ns", number(last_fault_));
+  json.set("last_disconnect_ns", number(last_disconnect_));
+  int64_t blocks = 0;
+  JsonValue ranks = JsonValue::array();
+  for (size_t rank = 0; rank < engines_.size(); ++rank) {
+    blocks += static_cast<int64_t>(engines_[rank]->cache().blocks());
+    ranks.push_back(number(rank_requests_[rank]));
+  }
+  json.set("cache_blocks", number(blocks));
+  json.set("ranks", std::move(ranks));
   json.set("rooms", std::move(rooms));
   return json;
 }
@@ -186,6 +152,7 @@ net::asio::awaitable<void> MockServer::until_gone(Running* run, net::HttpRespond
 
 net::asio::awaitable<bool> MockServer::fail_early(const Fault& fault,
                                                   net::HttpResponder& responder) {
+  if (fault.kind != FaultKind::kNone) last_fault_ = nanoseconds();
   switch (fault.kind) {
     case FaultKind::kRefuse:
       responder.abort();
@@ -205,26 +172,67 @@ net::asio::awaitable<bool> MockServer::fail_early(const Fault& fault,
   }
 }
 
+// "decode:stall" is for decode servers only.
+std::optional<Fault> MockServer::wished_fault(const net::HttpRequest& request) const {
+  const std::string* const wish = request.headers.find("x-mock-fault");
+  if (wish == nullptr) return std::nullopt;
+  std::string_view text = *wish;
+  if (const size_t colon = text.find(':'); colon != std::string_view::npos) {
+    if (text.substr(0, colon) != role_name(options_.role)) return std::nullopt;
+    text.remove_prefix(colon + 1);
+  }
+  const auto parsed = parse_fault(text);
+  return parsed ? std::optional(*parsed) : std::nullopt;
+}
+
+Duration MockServer::read_pause(const net::HttpRequest& request) {
+  constexpr Duration kPause = std::chrono::milliseconds(200);
+  if (request.method != "POST" || request.path.starts_with("/mock/")) return Duration::zero();
+  const auto wished = wished_fault(request);
+  const bool slow = (wished && wished->kind == FaultKind::kSlowRead) || faults_.slow_read();
+  return slow ? kPause : Duration::zero();
+}
+
+// The last requests as they came, for tests of what a router sends.
+void MockServer::record(const net::HttpRequest& request) {
+  if (options_.record <= 0) return;
+  JsonValue headers = JsonValue::object();
+  for (const auto& [name, value] : request.headers) headers.set(name, JsonValue::string(value));
+  JsonValue json = JsonValue::object();
+  json.set("target", JsonValue::string(request.target));
+  json.set("headers", std::move(headers));
+  json.set("body", JsonValue::string(request.body));
+  recorded_.push_back(std::move(json));
+  if (recorded_.size() > static_cast<size_t>(options_.record)) recorded_.pop_front();
+}
+
 net::asio::awaitable<void> MockServer::generate(Api api, net::HttpRequest& request,
                                                 net::HttpResponder& responder) {
   const auto self = shared_from_this();
   ++requests_;
+  record(request);
+  if (options_.is_static) co_return co_await answer_static(api, request, responder);
   Fault fault = faults_.next();
-  if (const std::string* wanted = request.headers.find("x-mock-fault")) {
-    if (auto parsed = parse_fault(*wanted)) fault = *parsed;
-  }
+  if (const auto wished = wished_fault(request)) fault = *wished;
   if (co_await fail_early(fault, responder)) co_return;
   Result<MockRequest> read = read_request(api, request.body);
   if (!read) {
     ++refused_;
     co_return co_await send_error(responder, read.error());
   }
+  const Result<int32_t> rank =
+      pick_rank(options_, *read, request.headers.get("x-data-parallel-rank"), next_rank_);
+  if (!rank) {
+    ++refused_;
+    co_return co_await send_error(responder, rank.error());
+  }
+  ++rank_requests_[static_cast<size_t>(*rank)];
   // vLLM's ids are the client's with a prefix and a suffix; SGLang takes rid from the body.
   std::string id(request.headers.get("x-request-id"));
   if (const JsonValue* rid = read->body.find("rid"); rid != nullptr && rid->is_string())
     id = rid->as_string();
   if (id.empty()) id = mint_id();
-  Running run(*this, id, std::move(*read), fault);
+  Running run(*this, id, std::move(*read), fault, *rank);
   Result<Handoff> handoff = read_handoff(options_, run.request, id, me_);
   if (!handoff) {
     ++refused_;
@@ -233,6 +241,7 @@ net::asio::awaitable<void> MockServer::generate(Api api, net::HttpRequest& reque
   run.handoff = std::move(*handoff);
   responder.on_disconnect([this, &run] {
     ++disconnects_;
+    last_disconnect_ = nanoseconds();
     run.cancel();
   });
   if (run.handoff.kind == Handoff::Kind::kPrefill) {
@@ -264,6 +273,7 @@ net::asio::awaitable<void> MockServer::run_prefill(Running& run, net::HttpRespon
   for (const std::string& id : run.handoff.ids) {
     Result<std::shared_ptr<Room>> room = run.rooms->open(id);
     if (!room) co_return co_await send_error(responder, room.error());
+    (*room)->rank = run.me.rank;
     run.opened.push_back(std::move(*room));
   }
   if (!co_await compute(run)) co_return;
@@ -300,7 +310,9 @@ net::asio::awaitable<void> MockServer::run_prefill(Running& run, net::HttpRespon
     (void)co_await responder.send(200, json_headers(), report.dump());
     co_return;
   }
-  if (options_.dialect == Dialect::kSglang) run.request.max_tokens = 1;  // whatever was asked for
+  // Whatever was asked for.
+  if (options_.dialect == Dialect::kSglang || options_.dialect == Dialect::kTrtllm)
+    run.request.max_tokens = 1;
   ReplyPlan plan{run.id, 1700000000, run.facts, 0, run.fault.kind == FaultKind::kWrongUsage};
   for (const PromptFacts& facts : run.facts) plan.cached += facts.cached;
   co_await answer(run, std::move(plan), responder);
@@ -313,6 +325,7 @@ net::asio::awaitable<Status> MockServer::take(Running& run) {
     wish.set("id", JsonValue::string(id));
     wish.set("engine_id", JsonValue::string(run.handoff.engine_id));
     wish.set("late", JsonValue::boolean(run.handoff.late));
+    wish.set("rank", JsonValue::integer(run.handoff.rank));
     net::ClientRequest asked;
     asked.method = "POST";
     asked.host = run.handoff.host == "localhost" ? "127.0.0.1" : run.handoff.host;
@@ -362,88 +375,6 @@ net::asio::awaitable<void> MockServer::run_answer(Running& run, net::HttpRespond
   for (const PromptFacts& facts : run.facts)
     plan.cached += takes ? cached_by_decode(options_, run.request, facts) : facts.cached;
   co_await answer(run, std::move(plan), responder);
-}
-
-net::asio::awaitable<void> MockServer::answer(Running& run, ReplyPlan plan,
-                                              net::HttpResponder& responder) {
-  const Reply reply(options_, run.request, std::move(plan));
-  if (run.request.stream) co_return co_await stream(run, reply, responder);
-  for (size_t i = 0; i < reply.steps(); ++i) {
-    if (!co_await run.engine->step(run.job)) co_return;
-  }
-  JsonValue whole = reply.whole();
-  if (run.handoff.kind == Handoff::Kind::kPrefill)
-    add_prefill_result(options_, run.request, run.handoff, run.me, run.facts[0], whole);
-  if (options_.dialect == Dialect::kTandem) whole.set("tandem", JsonValue::object());
-  std::string body = whole.dump();
-  switch (run.fault.kind) {
-    case FaultKind::kDieAfterHead:
-    case FaultKind::kDieMidStream:
-    case FaultKind::kTruncate:
-      if (co_await responder.begin_stream(200, json_headers()))
-        (void)co_await responder.write(body.substr(0, body.size() / 2));
-      responder.abort();
-      co_return;
-    case FaultKind::kStallMidStream:
-      if (co_await responder.begin_stream(200, json_headers()))
-        (void)co_await responder.write(body.substr(0, body.size() / 2));
-      co_return co_await until_gone(&run, responder);
-    case FaultKind::kGarbage:
-      body = "{\"choices\": [";
-      break;
-    default:
-      break;
-  }
-  (void)co_await responder.send(200, json_headers(), std::move(body));
-}
-
-net::asio::awaitable<bool> MockServer::write(net::HttpResponder& responder, std::string bytes) {
-  size_t at = 0;
-  while (at < bytes.size()) {
-    size_t length = bytes.size();
-    if (options_.piece > 0) length = static_cast<size_t>(options_.piece);
-    if (options_.piece < 0) length = 1 + faults_.random() % 40;
-    const auto piece = std::string_view(bytes).substr(at, length);
-    if (!co_await responder.write(piece)) co_return false;
-    at += piece.size();
-  }
-  co_return true;
-}
-
-net::asio::awaitable<void> MockServer::stream(Running& run, const Reply& reply,
-                                              net::HttpResponder& responder) {
-  const FaultKind fault = run.fault.kind;
-  if (!co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream; charset=utf-8"}}))
-    co_return;
-  if (fault == FaultKind::kDieAfterHead) co_return responder.abort();
-  if (!co_await write(responder, reply.opening())) co_return;
-  for (size_t i = 0; i < reply.steps(); ++i) {
-    for (int slow = fault == FaultKind::kSlow ? 10 : 1; slow > 0; --slow) {
-      if (!co_await run.engine->step(run.job)) co_return;
-    }
-    if (i == reply.steps() / 2) {
-      if (fault == FaultKind::kDieMidStream) co_return responder.abort();
-      if (fault == FaultKind::kStallMidStream) co_return co_await until_gone(&run, responder);
-      if (fault == FaultKind::kGarbage && !co_await write(responder, "data: {\"choices\": [\n\n"))
-        co_return;
-      if (fault == FaultKind::kErrorFrame) {
-        (void)co_await write(
-            responder, "data: " + error_text({500, "mock_fault", "the engine failed"}) + "\n\n");
-        (void)co_await responder.finish();
-        co_return;
-      }
-    }
-    std::string frame = reply.step(i);
-    if (fault == FaultKind::kTruncate && i + 1 == reply.steps()) {
-      (void)co_await write(responder, frame.substr(0, frame.size() / 2));
-      (void)co_await responder.finish();
-      co_return;
-    }
-    if (!co_await write(responder, std::move(frame))) co_return;
-  }
-  std::string end = reply.closing();
-  if (reply.ends_with_done() && fault != FaultKind::kNoDone) end += "data: [DONE]\n\n";
-  if (co_await write(responder, std::move(end))) (void)co_await responder.finish();
 }
 
 }  // namespace tandem::mock

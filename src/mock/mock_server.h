@@ -1,13 +1,16 @@
 // MockServer: one modelled engine behind HTTP, in the dialect and role of its options.
 //
 // Besides the dialect's own routes: GET /mock/state (counts; all of "running", "rooms.open" and
-// "rooms.waiting" are zero when nothing was leaked), POST /mock/faults {"faults": ["stall*0.1"]},
-// POST /mock/restart. A request with the header x-mock-fault: FAULT gets that one. A prefill server
-// has a second port, its side channel, where decode servers of any process come for KV.
+// "rooms.waiting" are zero when nothing was leaked), GET /mock/requests (the last ones as they
+// came, with MockOptions::record), POST /mock/faults {"faults": ["stall*0.1"]}, POST /mock/restart.
+// A request with the header x-mock-fault: [ROLE:]FAULT gets that one. A prefill server has a second
+// port, its side channel, where decode servers of any process come for KV.
 //
 // Everything on the reactor's thread. Made by std::make_shared.
 #pragma once
 
+#include <array>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,6 +47,7 @@ class MockServer : public std::enable_shared_from_this<MockServer> {
   struct Route;
   struct Running;
   friend struct Running;
+  struct StaticReply;
   static std::span<const Route> routes();
 
   net::asio::awaitable<void> handle(net::HttpRequest& request, net::HttpResponder& responder);
@@ -51,6 +55,15 @@ class MockServer : public std::enable_shared_from_this<MockServer> {
                                               net::HttpResponder& responder);
   net::asio::awaitable<void> generate(Api api, net::HttpRequest& request,
                                       net::HttpResponder& responder);
+  void begin_life();
+  Identity identity(int32_t rank) const;
+  std::optional<Fault> wished_fault(const net::HttpRequest& request) const;
+  Duration read_pause(const net::HttpRequest& request);
+  void record(const net::HttpRequest& request);
+  std::shared_ptr<const StaticReply> static_reply(Api api);
+  net::asio::awaitable<void> answer_static(Api api, net::HttpRequest& request,
+                                           net::HttpResponder& responder);
+  net::asio::awaitable<void> tick_loop(std::shared_ptr<MockServer> self);
   // True: the request is over.
   net::asio::awaitable<bool> fail_early(const Fault& fault, net::HttpResponder& responder);
   net::asio::awaitable<void> run_prefill(Running& run, net::HttpResponder& responder);
@@ -70,6 +83,8 @@ class MockServer : public std::enable_shared_from_this<MockServer> {
   static void cancel_run(Running& run);
   std::string metrics_text() const;
   JsonValue server_info() const;
+  JsonValue loads() const;
+  static size_t rank_of(const Running& run);
   JsonValue tandem_info() const;
   std::string mint_id();
 
@@ -78,12 +93,22 @@ class MockServer : public std::enable_shared_from_this<MockServer> {
   MockOptions options_;
   Faults faults_;
   Identity me_;
-  std::shared_ptr<EngineModel> engine_;
+  std::vector<std::shared_ptr<EngineModel>> engines_;  // one for each data-parallel rank
+  std::vector<int64_t> rank_requests_;
+  int32_t next_rank_ = 0;
   std::shared_ptr<Rooms> rooms_;
   std::unique_ptr<net::HttpServer> server_;
   std::unique_ptr<net::HttpServer> bootstrap_;
   uint16_t port_ = 0;
   std::multimap<std::string, Running*> running_;  // by request id
+  std::deque<JsonValue> recorded_;
+  std::array<std::shared_ptr<const StaticReply>, kApis> static_replies_;
+  std::vector<std::unique_ptr<net::Event>> ticks_;
+  bool ticking_ = false;
+  int64_t static_running_ = 0;
+  // Moments of the steady clock in nanoseconds, for tests of how fast a router cuts the other leg.
+  int64_t last_fault_ = 0;
+  int64_t last_disconnect_ = 0;
   int64_t requests_ = 0;
   int64_t refused_ = 0;
   int64_t completed_ = 0;

@@ -50,6 +50,11 @@ struct MockOptions {
   // Streams are written in pieces of so many bytes; 0: frame by frame; negative: random pieces.
   int32_t piece = 0;
   uint64_t seed = 1;
+  int32_t dp_size = 1;  // data-parallel ranks, each with a device and a cache of its own
+  int32_t record = 0;   // how many of the last requests /mock/requests tells
+  // Ready-made answers, for measuring routers: nothing is read, modelled or handed over. Streams
+  // have reply_tokens chunks, speed.step apart (zero: all at once).
+  bool is_static = false;
   std::string secret = {};  // tandem dialect: x-tandem-auth
 };
 

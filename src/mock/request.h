@@ -12,6 +12,7 @@
 namespace tandem::mock {
 
 enum class Api : uint8_t { kChat, kCompletions, kGenerate, kResponses, kMessages };
+inline constexpr size_t kApis = 5;
 
 struct MockRequest {
   Api api = Api::kChat;

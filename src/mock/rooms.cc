@@ -61,7 +61,7 @@ void Rooms::end(Room& room, Room::State state, int64_t& count) {
 void Rooms::abort(Room& room) { end(room, Room::State::kAborted, counts_.aborted); }
 
 net::asio::awaitable<Result<PromptFacts>> Rooms::take(std::string id, TimePoint until, bool late,
-                                                      std::shared_ptr<bool> gone) {
+                                                      int32_t rank, std::shared_ptr<bool> gone) {
   const Wait wait(*this, id);
   std::shared_ptr<Room> room;
   if (const auto at = rooms_.find(id); at != rooms_.end()) {
@@ -75,6 +75,8 @@ net::asio::awaitable<Result<PromptFacts>> Rooms::take(std::string id, TimePoint 
       if (at != rooms_.end() && at->second->state == Room::State::kComputing) room = at->second;
       if (room) room->partner_waits = true;
     }
+    if (room && rank >= 0 && room->rank != rank)
+      co_return make_error(409, "wrong_rank", "the room is at rank " + std::to_string(room->rank));
     if (room && room->state == Room::State::kReady) {
       const PromptFacts facts = room->facts;
       end(*room, Room::State::kTaken, counts_.taken);

@@ -32,6 +32,7 @@ struct Room {
   PromptFacts facts;
   TimePoint expires = TimePoint::max();  // of a lease
   bool partner_waits = false;            // a decode request is there already
+  int32_t rank = 0;                      // the data-parallel rank that computes
   net::Event changed;                    // for prefill
 };
 
@@ -54,10 +55,11 @@ class Rooms {
   void ready(Room& room, const PromptFacts& facts, TimePoint expires);
   void abort(Room& room);
 
-  // A decode request's wait. `late`: it may come after prefill is ready. Errors: 410 "aborted",
-  // 410 "expired", 409 "taken", 504 "no_partner".
+  // A decode request's wait. `late`: it may come after prefill is ready. `rank`: the rank it was
+  // told of; negative: any. Errors: 410 "aborted", 410 "expired", 409 "taken", 409 "wrong_rank",
+  // 504 "no_partner".
   net::asio::awaitable<Result<PromptFacts>> take(std::string id, TimePoint until, bool late,
-                                                 std::shared_ptr<bool> gone);
+                                                 int32_t rank, std::shared_ptr<bool> gone);
   void expire(TimePoint now);
   void wake() { arrived_.notify(); }  // somebody who waits has left
   void clear();                       // the process was restarted: everything is lost

@@ -97,6 +97,10 @@ struct ServerOptions {
   // Names a request by its headers (of a broken head: those that were read): x-request-id of the
   // answers that the server makes itself. Empty: they have none.
   std::function<std::string(const Headers&)> identify = {};
+  // For servers that pretend to read slowly: asked once for each request with a body; the body is
+  // then read with so long a pause before each piece (at most kReadHighWater). Zero, empty: at
+  // once.
+  std::function<Duration(const HttpRequest&)> read_pause = {};
   // tandem_http_connections, tandem_http_connections_refused_total, tandem_http_body_bytes,
   // tandem_http_bodies_refused_total and tandem_http_timeouts_total{waited_for}; null: not counted.
   // Outlives the server.

@@ -57,7 +57,8 @@ std::string response_head(int status, const Headers& headers, std::string_view f
 }
 
 Session::Session(Reactor& reactor, ServerShared& shared, std::unique_ptr<Stream> stream)
-    : shared_(shared),
+    : reactor_(reactor),
+      shared_(shared),
       connection_(std::make_shared<Connection>(reactor, std::move(stream))),
       parser_(MessageParser::Kind::kRequest, {.header_bytes = shared.options.max_header_bytes,
                                               .body_bytes = shared.options.max_body_bytes,
@@ -218,6 +219,7 @@ asio::awaitable<bool> Session::read_until(const std::function<bool()>& done,
       if (used == 0) break;
     }
     if (done()) co_return true;
+    if (read_pause_ > Duration::zero()) co_await reactor_.sleep(read_pause_);
     switch (co_await connection_->wait_more(until() - now())) {
       case Connection::Wait::kData:
         break;
@@ -339,6 +341,8 @@ asio::awaitable<bool> Session::read_body() {
   if (!co_await continue_if_expected()) co_return false;
   const TimePoint start = now();
   const ServerOptions& options = shared_.options;
+  if (options.read_pause && body_expected()) read_pause_ = options.read_pause(request_);
+  if (read_pause_ > Duration::zero()) co_await reactor_.sleep(read_pause_);
   const bool done = co_await read_until(
       [this] { return parser_.complete(); },
       [&] {
@@ -348,6 +352,7 @@ asio::awaitable<bool> Session::read_body() {
         return start + std::min(options.body_timeout, options.body_grace + earned);
       },
       shared_.body_timeouts);
+  read_pause_ = Duration::zero();
   if (done) request_.body = std::move(parser_.body());
   co_return done;
 }

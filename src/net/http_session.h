@@ -76,13 +76,15 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
   asio::awaitable<void> run_handler();
   asio::awaitable<void> linger();
 
+  Reactor& reactor_;
   ServerShared& shared_;
   std::shared_ptr<Connection> connection_;
   MessageParser parser_;
   HttpRequest request_;
   Headers cors_;
   std::function<void()> on_disconnect_;
-  size_t held_ = 0;  // bytes of a body, counted in shared_
+  Duration read_pause_{};  // between two reads of this body
+  size_t held_ = 0;        // bytes of a body, counted in shared_
   int minor_version_ = 1;
   bool head_request_ = false;
   bool started_ = false;

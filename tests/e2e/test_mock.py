@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from mocks import Mocks
 from servers import Stream, request, text_of, wait_until
 
 pytestmark = pytest.mark.quick
@@ -25,20 +26,11 @@ def free_port():
 @contextlib.contextmanager
 def mocks(binary, directory, *arguments):
     """[(role, url, bootstrap port or None)] of the engines of one process."""
-    with open(directory / "mock.log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen([str(binary), "mock", *map(str, arguments)], stdout=subprocess.PIPE, stderr=log, text=True)
+    made = Mocks(binary, directory / "mock.log", *arguments)
     try:
-        engines = []
-        for line in process.stdout:
-            if line.strip() == "ready":
-                break
-            words = line.split()
-            engines.append((words[0], words[1], int(words[3]) if len(words) > 3 else None))
-        assert engines, "the mocks did not start"
-        yield engines
+        yield [(engine.role, engine.url, engine.bootstrap) for engine in made.all]
     finally:
-        process.terminate()
-        process.wait(10)
+        made.end()
 
 
 @contextlib.contextmanager
@@ -143,3 +135,21 @@ def test_faults_are_set_while_it_runs(binary, tmp_path):
 def test_wrong_options_are_explained(binary):
     run = subprocess.run([str(binary), "mock", "--fault", "explode"], capture_output=True, text=True, timeout=20)
     assert run.returncode == 2 and "die-mid-stream" in run.stderr
+
+
+def test_thousands_live_in_one_process(binary, tmp_path):
+    with mocks(binary, tmp_path, "--dialect", "sglang", "--count", 3000, "--role", "unified", "--step", "0") as engines:
+        assert len({url for _, url, _ in engines}) == 3000
+        for _, url, _ in engines[::500]:
+            assert request(url, "POST", "/v1/chat/completions", body("one of many")).status == 200
+
+
+def test_static_engines_serve_many_paced_streams(binary, tmp_path):
+    with mocks(binary, tmp_path, "--dialect", "sglang", "--unified", 1, "--static", "--step", "50ms", "--reply-tokens", 4) as engines:
+        url = engines[0][1]
+        streams = [Stream(url, body("anything")) for _ in range(300)]
+        texts = {text_of(list(stream))[:5] for stream in streams}
+        assert texts == {"tick "}
+        for stream in streams:
+            stream.close()
+        assert state(url)["running"] == 0

@@ -1,0 +1,217 @@
+"""What a client sees of vLLM's pair through our router is what the decode server says alone."""
+
+import concurrent.futures
+import json
+import random
+import time
+
+from servers import Stream, request, wait_until
+
+TOPICS = ("the sea", "a lighthouse", "prime numbers", "an old map", "tea", "winter", "a small robot", "bridges", "honey", "the moon")
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+def question(number):
+    return f"Number {number}: write two sentences about {TOPICS[number % len(TOPICS)]}, please."
+
+
+def body_of(number, path, **fields):
+    prompt = {"messages": [{"role": "user", "content": question(number)}]} if path == CHAT else {"prompt": question(number)}
+    return {"model": "m", "temperature": 0, "max_tokens": 16, **prompt, **fields}
+
+
+def told(choice):
+    return choice["message"]["content"] if "message" in choice else choice["text"]
+
+
+def whole(url, path, body):
+    reply = request(url, "POST", path, body, timeout=120)
+    assert reply.status == 200, reply.body
+    return reply.json()
+
+
+def streamed(url, path, body):
+    """(text, finish reason, usage) of a stream, which must be well formed."""
+    stream = Stream(url, {**body, "stream_options": {"include_usage": True}}, path, timeout=120)
+    assert stream.open() == 200
+    text, reason, usage, done = "", None, None, False
+    for event in stream:
+        assert not done
+        if event == "[DONE]":
+            done = True
+            continue
+        assert "error" not in event and "kv_transfer_params" not in json.dumps(event), event
+        if not event["choices"]:
+            usage = event["usage"]
+            continue
+        assert event.get("usage") is None
+        choice = event["choices"][0]
+        text += (choice.get("delta") or {}).get("content") or choice.get("text") or ""
+        reason = choice.get("finish_reason") or reason
+    stream.close()
+    assert done and usage and reason
+    return text, reason, usage
+
+
+def cached_of(usage):
+    return (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+class Mixed:
+    """Two hundred requests of nine kinds; each check compares with the decode server alone."""
+
+    def __init__(self, pair):
+        self.pair = pair
+        self.kinds = [self.plain_whole, self.plain_stream, self.plain_whole, self.plain_stream, self.two_choices, self.with_logprobs,
+                      self.with_stop, self.refused, self.left]
+
+    def run(self, number):
+        kind = self.kinds[number % len(self.kinds)]
+        kind(number, CHAT if number // len(self.kinds) % 2 == 0 else TEXT)
+        return kind.__name__
+
+    def compare(self, number, path, **fields):
+        body = body_of(number, path, **fields)
+        ours, alone = whole(self.pair.url, path, body), whole(self.pair.decode.url, path, body)
+        assert "kv_transfer_params" not in ours or ours["kv_transfer_params"] is None
+        for mine, theirs in zip(ours["choices"], alone["choices"], strict=True):
+            assert told(mine) == told(theirs) and mine["finish_reason"] == theirs["finish_reason"], (body, ours, alone)
+        for key in ("prompt_tokens", "completion_tokens", "total_tokens"):
+            assert ours["usage"][key] == alone["usage"][key], (key, ours["usage"], alone["usage"])
+        return ours, alone
+
+    def plain_whole(self, number, path):
+        self.compare(number, path)
+
+    def plain_stream(self, number, path):
+        body = body_of(number, path)
+        text, reason, usage = streamed(self.pair.url, path, body)
+        alone = whole(self.pair.decode.url, path, body)
+        assert text == told(alone["choices"][0]) and reason == alone["choices"][0]["finish_reason"]
+        assert usage["completion_tokens"] == alone["usage"]["completion_tokens"]
+        assert usage["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+
+    def two_choices(self, number, path):
+        # Greedy takes no n > 1 there, and with a temperature neither text is told beforehand.
+        ours = whole(self.pair.url, path, body_of(number, path, n=2, temperature=0.7, seed=number))
+        assert sorted(choice["index"] for choice in ours["choices"]) == [0, 1] and all(map(told, ours["choices"]))
+        alone = whole(self.pair.decode.url, path, body_of(number, path))
+        assert ours["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+        assert ours["usage"]["completion_tokens"] <= 32
+
+    def with_logprobs(self, number, path):
+        asked = {"logprobs": True, "top_logprobs": 2} if path == CHAT else {"logprobs": 2}
+        ours, alone = self.compare(number, path, **asked)
+        def values(reply):
+            found = reply["choices"][0]["logprobs"]
+            return [token["logprob"] for token in found["content"]] if path == CHAT else found["token_logprobs"]
+        pairs = list(zip(values(ours), values(alone), strict=True))
+        assert pairs and all(abs(mine - theirs) < 0.05 for mine, theirs in pairs), pairs
+
+    def with_stop(self, number, path):
+        ours, _ = self.compare(number, path, stop=[" ", "."], max_tokens=24)
+        assert " " not in told(ours["choices"][0])
+
+    def refused(self, number, path):
+        wrong = [{"max_tokens": -1}, {"temperature": "hot"}, {"model": "nobody"},
+                 {"prompt": "x " * 6000} if path == TEXT else {"messages": [{"role": "user", "content": "x " * 6000}]}][number // 18 % 4]
+        reply = request(self.pair.url, "POST", path, {**body_of(number, path), **wrong}, timeout=60)
+        assert 400 <= reply.status < 500, (wrong.keys(), reply.status, reply.body[:300])
+        assert reply.json()["error"]["message"]
+
+    def left(self, number, path):
+        """A client that leaves: before an answer, or in the middle of one."""
+        rng = random.Random(number)
+        stream = Stream(self.pair.url, {**body_of(number, path, max_tokens=600), "ignore_eos": True}, path, timeout=60)
+        if rng.randrange(2):
+            assert stream.open() == 200
+            for count, _ in enumerate(stream):
+                if count > rng.randrange(4):
+                    break
+        else:
+            time.sleep(rng.random() * 0.3)
+        stream.close()
+
+
+def test_200_mixed_requests_answer_as_the_decode_server_alone(pair):
+    mixed = Mixed(pair)
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        kinds = list(pool.map(mixed.run, range(200)))
+    print(f"{pair.mode}: " + ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)) + f" in {time.monotonic() - began:.0f} s")
+    pair.wait_idle()
+
+
+def test_each_client_that_leaves_leaves_nothing_running(pair):
+    """Long answers cut at many moments, one after the other: both servers are idle within seconds each time."""
+    slowest = 0
+    for number in range(12):
+        stream = Stream(pair.url, {**body_of(1000 + number, CHAT, max_tokens=2000), "ignore_eos": True}, timeout=60)
+        time.sleep(number * 0.04)
+        if number >= 6:
+            stream.open()
+            next(iter(stream))
+        stream.close()
+        began = time.monotonic()
+        pair.wait_idle(5)
+        slowest = max(slowest, time.monotonic() - began)
+    print(f"{pair.mode}: both idle {slowest:.2f} s after a client left, at most")
+
+
+def test_cached_tokens_are_those_of_the_prefill_server(pair):
+    """A conversation that grows: what usage says was cached is what prefill's own counter of hits says."""
+    pair.wait_idle()
+    history = [{"role": "user", "content": "Remember this list. " + " ".join(f"item {i}," for i in range(120))}]
+    seen = []
+    for turn in range(4):
+        before = pair.prefill.metric("vllm:prefix_cache_hits_total")
+        body = {"model": "m", "temperature": 0, "max_tokens": 12, "messages": history}
+        if turn % 2:
+            text, _, usage = streamed(pair.url, CHAT, body)
+        else:
+            reply = whole(pair.url, CHAT, body)
+            text, usage = told(reply["choices"][0]), reply["usage"]
+        hits = pair.prefill.metric("vllm:prefix_cache_hits_total") - before
+        assert cached_of(usage) == hits, (turn, usage, hits)
+        assert cached_of(usage) < usage["prompt_tokens"]
+        seen.append((usage["prompt_tokens"], cached_of(usage)))
+        history += [{"role": "assistant", "content": text}, {"role": "user", "content": f"And what else, for the {turn}th time? " + "Go on. " * 40}]
+    assert seen[0][1] == 0 and all(cached > 0 for _, cached in seen[1:]), seen
+    print(f"{pair.mode}: (prompt, cached) tokens of the turns: {seen}")
+
+
+def answer(pair, number):
+    try:
+        return request(pair.url, "POST", CHAT, body_of(number, CHAT), timeout=60)
+    except OSError as failure:
+        return failure
+
+
+def survives(pair, engine):
+    """kill -9 while requests run; every one of them ends; after the restart all is as before."""
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(answer, pair, 2000 + number) for number in range(3)]
+        time.sleep(0.2)
+        engine.kill()
+        replies = [each.result(90) for each in running] + [answer(pair, 2100)]
+    for reply in replies:
+        assert not isinstance(reply, Exception), reply
+        assert reply.status == 200 or (reply.status >= 500 and reply.json()["error"]["message"]), (reply.status, reply.body)
+    print(f"{pair.mode}: {engine.role} killed: {[reply.status for reply in replies]}")
+    engine.start()
+    engine.wait_ready()
+    wait_until(lambda: answer(pair, 2200).status == 200, 60, "an answer after the restart")
+    for number in range(2201, 2207):
+        reply = answer(pair, number)
+        assert reply.status == 200, reply.body
+        alone = whole(pair.decode.url, CHAT, body_of(number, CHAT))
+        assert told(reply.json()["choices"][0]) == told(alone["choices"][0])
+    pair.wait_idle()
+
+
+def test_a_killed_decode_server_comes_back(pair):
+    survives(pair, pair.decode)
+
+
+def test_a_killed_prefill_server_comes_back(pair):
+    survives(pair, pair.prefill)
