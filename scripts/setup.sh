@@ -7,7 +7,7 @@ packages=(
   clang-19 lld-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev llvm-19  # the compiler, its sanitizers and linters
   cmake ninja-build ccache pkg-config make git
   libboost1.81-dev libhttp-parser-dev libsimdjson-dev libexpected-dev libfmt-dev libspdlog-dev
-  libcli11-dev libtomlplusplus-dev libssl-dev libxxhash-dev libutf8proc-dev libpcre2-dev prometheus-cpp-dev
+  libcli11-dev libtomlplusplus-dev libssl-dev libxxhash-dev libutf8proc-dev libpcre2-dev libzstd-dev prometheus-cpp-dev
   libzmq3-dev                                                                # KV events
   libgtest-dev libgmock-dev libbenchmark-dev
   spin                                                                       # the model of the handoff

@@ -22,6 +22,7 @@ int run_kv(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
 int run_mock(const Arguments& arguments);
 int run_simulate(const Arguments& arguments);
+int simulate_router(const Arguments& arguments);  // a part of run_simulate
 
 // Prints the error for a person on stderr; returns the exit status (2: wrong usage, 1: everything
 // else).

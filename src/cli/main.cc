@@ -29,7 +29,8 @@ constexpr Command kCommands[] = {
     {"kv", "looks into a worker's KV memory: statistics, blocks, verification", run_kv},
     {"eval", "measures how good a model is: perplexity, divergence, data sets", run_eval},
     {"mock", "runs engines that only pretend, for testing routers", run_mock},
-    {"simulate", "tries the KV plane against crashes, freezes and partitions", run_simulate},
+    {"simulate", "the KV plane under crashes and partitions; the router's policies under a trace",
+     run_simulate},
 };
 
 void print_help(std::FILE* out) {

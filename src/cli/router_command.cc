@@ -28,6 +28,9 @@ void RouterFlags::declare(config::Options& options) {
                 "memory of all request bodies together; more are answered 503");
   options.value(max_connections, "max-connections", "N",
                 "open client connections; more are answered 503", 1, 1 << 20);
+  options.choice(policy, "policy", router::policy_names(),
+                 "how workers are chosen: auto by the cost in seconds of what is cached, queued and "
+                 "held; the others for comparison");
   options.value(
       local_prefill_tokens, "local-prefill-tokens", "N",
       "an uncached tail up to this is computed by the decode worker that holds the prefix", 0,
@@ -39,6 +42,7 @@ router::RouterOptions RouterFlags::router_options() const {
   router::RouterOptions options;
   options.api_keys = api_keys;
   options.request_timeout = request_timeout;
+  options.policy.kind = router::parse_policy(policy).value_or(router::PolicyKind::kAuto);
   options.policy.local_prefill_tokens = local_prefill_tokens;
   options.access_log = !quiet;
   return options;

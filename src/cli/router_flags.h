@@ -23,6 +23,7 @@ struct RouterFlags {
   config::Bytes max_bodies{size_t{1} << 30};
   int32_t max_connections = 4096;
   std::vector<std::string> cors_origins = {"local"};
+  std::string policy = "auto";
   int32_t local_prefill_tokens = 256;
   bool quiet = false;
 

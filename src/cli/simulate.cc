@@ -1,5 +1,5 @@
 // `tandem simulate kv`: the KV plane under virtual time, with crashes, freezes, partitions and
-// aborts; see src/sim.
+// aborts; see src/sim. `tandem simulate router` is in simulate_router.cc.
 #include <cinttypes>
 #include <cstdio>
 
@@ -79,11 +79,19 @@ int simulate_kv(const Arguments& arguments) {
 }  // namespace
 
 int run_simulate(const Arguments& arguments) {
-  if (!arguments.empty() && arguments.front() == "kv")
-    return simulate_kv({arguments.begin() + 1, arguments.end()});
-  if (arguments == Arguments{"--help"} || arguments == Arguments{"-h"})
-    return simulate_kv({"--help"});
-  return report(Error{400, "invalid_option", "What to simulate is missing: tandem simulate kv."});
+  const std::string what = arguments.empty() ? "" : arguments.front();
+  if (what == "kv") return simulate_kv({arguments.begin() + 1, arguments.end()});
+  if (what == "router") return simulate_router({arguments.begin() + 1, arguments.end()});
+  if (what == "--help" || what == "-h") {
+    std::fputs(
+        "tandem simulate kv      the KV plane against crashes, freezes and partitions\n"
+        "tandem simulate router  the router's policies, with a trace's requests\n",
+        stdout);
+    return 0;
+  }
+  return report(Error{400, "invalid_option",
+                      "What to simulate is missing: tandem simulate kv, or tandem simulate "
+                      "router."});
 }
 
 }  // namespace tandem::cli

@@ -76,29 +76,34 @@ void EngineModel::cancel(Job& job) {
 
 net::asio::awaitable<std::optional<int64_t>> EngineModel::prefill(
     std::shared_ptr<Job> job, std::span<const uint32_t> tokens) {
-  const int64_t cached = cache_.match(tokens);
-  job->uncached = static_cast<int64_t>(tokens.size()) - cached;
-  if (speed_.prefill_rate > 0) {
-    prompts_.push_back(job);
-    if (!std::exchange(computing_, true)) reactor_.spawn(prefill_loop(shared_from_this()));
-    while (!job->computed && !job->cancelled) co_await job->changed.wait();
+  if (speed_.prefill_rate <= 0) {
+    const int64_t cached = cache_.match(tokens);
+    cache_.insert(tokens);
+    co_return cached;
   }
-  if (job->cancelled) {
-    std::erase(prompts_, job);
-    co_return std::nullopt;
-  }
-  cache_.insert(tokens);
-  co_return cached;
+  job->tokens = tokens;
+  prompts_.push_back(job);
+  if (!std::exchange(computing_, true)) reactor_.spawn(prefill_loop(shared_from_this()));
+  while (!job->computed && !job->cancelled) co_await job->changed.wait();
+  if (!job->cancelled) co_return job->cached;
+  std::erase(prompts_, job);
+  co_return std::nullopt;
 }
 
+// As in real engines, what is cached is looked up when a prompt's turn has come, not when it
+// arrived.
 net::asio::awaitable<void> EngineModel::prefill_loop(std::shared_ptr<EngineModel> self) {
   while (!prompts_.empty()) {
     const std::shared_ptr<Job> job = prompts_.front();
     prompts_.pop_front();
     if (job->cancelled) continue;
-    const auto seconds =
-        std::chrono::duration<double>(static_cast<double>(job->uncached) / speed_.prefill_rate);
+    job->cached = cache_.match(job->tokens);
+    const auto uncached =
+        static_cast<double>(job->tokens.size()) - static_cast<double>(job->cached);
+    const auto seconds = std::chrono::duration<double>(uncached / speed_.prefill_rate);
     co_await pause(reactor_, std::chrono::duration_cast<Duration>(seconds));
+    if (job->cancelled) continue;
+    cache_.insert(job->tokens);
     job->computed = true;
     job->changed.notify();
   }

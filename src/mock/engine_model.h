@@ -48,7 +48,8 @@ class EngineModel : public std::enable_shared_from_this<EngineModel> {
     net::Event changed;
     bool cancelled = false;
     bool computed = false;
-    int64_t uncached = 0;
+    std::span<const uint32_t> tokens;  // of the prompt; valid until it is computed or cancelled
+    int64_t cached = 0;
     uint64_t steps = 0;
   };
 

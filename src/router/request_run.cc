@@ -145,7 +145,7 @@ void RequestRun::place_answer() {
   const auto held = core_->prefixes.match(checked_.blocks, core_->registry.size());
   const WorkerId worker =
       choose_decode(core_->registry.snapshots(*checked_.model, core_->ledger, held),
-                    placement_request(), core_->options.policy);
+                    placement_request(), core_->options.policy, placement_.prefill);
   if (worker == kNoWorker) return apply(legs_.not_placed());
   core_->metrics.answer_retries.add();
   placement_.answer = worker;

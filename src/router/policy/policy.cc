@@ -2,194 +2,249 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <vector>
+
+#include "router/policy/pool_view.h"
 
 namespace tandem::router {
 
 namespace {
 
-uint64_t mix(uint64_t value) {
-  value ^= value >> 33;
-  value *= 0xff51afd7ed558ccdULL;
-  value ^= value >> 33;
-  value *= 0xc4ceb9fe1a85ec53ULL;
-  return value ^ (value >> 33);
-}
+struct PolicyRow {
+  PolicyKind kind;
+  std::string_view name;
+};
+constexpr std::array kPolicies = {PolicyRow{PolicyKind::kAuto, "auto"},
+                                  PolicyRow{PolicyKind::kRoundRobin, "round_robin"},
+                                  PolicyRow{PolicyKind::kRandom, "random"},
+                                  PolicyRow{PolicyKind::kPowerOfTwo, "power_of_two"},
+                                  PolicyRow{PolicyKind::kAffinity, "affinity"},
+                                  PolicyRow{PolicyKind::kCache, "cache"}};
 
-class Chooser {
+// The cheapest so far; equal costs go to the earlier in rendezvous order.
+struct Cheapest {
+  const WorkerSnapshot* worker = nullptr;
+  double seconds = std::numeric_limits<double>::infinity();
+
+  void offer(const PoolView& pool, const WorkerSnapshot& other, double cost) {
+    const bool better = worker == nullptr || cost < seconds ||
+                        (cost == seconds && pool.score(other) > pool.score(*worker));
+    if (better) *this = {&other, cost};
+  }
+};
+
+// The first in rendezvous order.
+struct Preferred {
+  const WorkerSnapshot* worker = nullptr;
+  uint64_t score = 0;
+
+  void offer(const WorkerSnapshot& other, uint64_t other_score) {
+    if (worker == nullptr || other_score > score) *this = {&other, other_score};
+  }
+};
+
+class Costs {
  public:
-  Chooser(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
-          const PolicyOptions& options)
-      : workers_(workers), request_(request), options_(options) {
-    std::array<int64_t, 3> count{};
-    std::array<int64_t, 3> running{};
-    for (const WorkerSnapshot& worker : workers_) {
-      if (!usable(worker)) continue;
-      ++count[static_cast<size_t>(worker.role)];
-      running[static_cast<size_t>(worker.role)] += worker.running;
-    }
-    for (size_t role = 0; role < bounds_.size(); ++role) {
-      const double mean = static_cast<double>(running[role] + 1) /
-                          static_cast<double>(std::max<int64_t>(count[role], 1));
-      bounds_[role] = std::ceil(options_.bounded_load * mean);
-    }
+  explicit Costs(const PoolView& pool) : pool_(pool), options_(pool.options()) {}
+
+  double prefill(const WorkerSnapshot& worker) const {
+    return static_cast<double>(worker.queued_tokens) / rate(worker) +
+           options_.work_weight * work(worker) + pressure(worker);
   }
 
-  struct Choice {
-    const WorkerSnapshot* worker = nullptr;
-    double seconds = std::numeric_limits<double>::infinity();
-  };
-
-  // The cheapest available worker of `role`; equal costs go to the earlier in rendezvous order.
-  template <typename Cost, typename Admit>
-  Choice cheapest(WorkerRole role, Cost cost, Admit admit) const {
-    const WorkerSnapshot* const preferred = affinity_worker(role);
-    Choice best;
-    for (const WorkerSnapshot& worker : workers_) {
-      if (worker.role != role || !usable(worker) || !admit(worker)) continue;
-      double seconds = cost(worker);
-      if (&worker == preferred) seconds -= affinity_bonus(worker);
-      const bool better = best.worker == nullptr || seconds < best.seconds ||
-                          (seconds == best.seconds && score(worker) > score(*best.worker));
-      if (better) best = {&worker, seconds};
-    }
-    return best;
-  }
-
-  double prefill_cost(const WorkerSnapshot& worker) const {
-    return (static_cast<double>(worker.queued_tokens) + uncached(worker)) / rate(worker) +
+  double answer(const WorkerSnapshot& worker) const {
+    return options_.decode_weight * pool_.request().expected_output * worker.decode_step_seconds *
+               (1 + 2 * options_.crowding * worker.running) +
            pressure(worker);
   }
 
-  double decode_cost(const WorkerSnapshot& worker) const {
-    return request_.expected_output * worker.decode_step_seconds *
-               (1 + worker.running * options_.crowding) +
-           pressure(worker);
+  double alone(const WorkerSnapshot& worker) const { return prefill(worker) + answer(worker); }
+
+  double decode(const WorkerSnapshot& worker) const {
+    return answer(worker) + pool_.uncached(worker) / fetch_rate(worker);
   }
 
-  double transfer_cost(const WorkerSnapshot& worker) const {
-    return uncached(worker) / options_.transfer_rate;
-  }
-
-  int32_t cached(const WorkerSnapshot& worker) const {
-    // The last token is always computed: its logits are needed.
-    const int64_t held = static_cast<int64_t>(worker.prefix_blocks) * request_.block_tokens;
-    return static_cast<int32_t>(
-        std::clamp<int64_t>(held, 0, std::max(0, request_.prompt_tokens - 1)));
-  }
-
-  double uncached(const WorkerSnapshot& worker) const {
-    return request_.prompt_tokens - cached(worker);
-  }
-
-  bool within_bound(const WorkerSnapshot& worker) const {
-    return worker.running + 1 <= bounds_[static_cast<size_t>(worker.role)];
+  // What being the affinity worker is worth.
+  double bonus(const WorkerSnapshot& worker) const {
+    const double unknown = worker.role == WorkerRole::kDecode
+                               ? pool_.uncached(worker) / fetch_rate(worker)
+                               : pool_.uncached(worker) / rate(worker);
+    return options_.affinity_seconds + options_.affinity_credit * unknown;
   }
 
  private:
-  bool usable(const WorkerSnapshot& worker) const {
-    return worker.available && std::find(request_.excluded.begin(), request_.excluded.end(),
-                                         worker.id) == request_.excluded.end();
+  static double rate(const WorkerSnapshot& worker) { return std::max(worker.prefill_rate, 1.0); }
+  double fetch_rate(const WorkerSnapshot& worker) const {
+    return std::max(worker.fetch_rate > 0 ? worker.fetch_rate : options_.transfer_rate, 1.0);
   }
 
-  static double rate(const WorkerSnapshot& worker) { return std::max(worker.prefill_rate, 1.0); }
+  double work(const WorkerSnapshot& worker) const {
+    const double uncached = pool_.uncached(worker);
+    const double fetched = pool_.tokens_of(worker.fetch_blocks) - pool_.cached(worker);
+    const double computed = uncached / rate(worker);
+    if (fetched <= 0) return computed;
+    return std::min(computed, (uncached - fetched) / rate(worker) + fetched / fetch_rate(worker));
+  }
 
   double pressure(const WorkerSnapshot& worker) const {
     if (worker.capacity_tokens <= 0) return 0;
-    const double wanted =
-        static_cast<double>(worker.held_tokens + request_.prompt_tokens + request_.expected_output);
+    const double wanted = static_cast<double>(worker.held_tokens) + pool_.request().prompt_tokens +
+                          pool_.request().expected_output;
     const double share = std::min(wanted / static_cast<double>(worker.capacity_tokens), 0.99);
     return options_.pressure_seconds * share / (1 - share);
   }
 
-  double affinity_bonus(const WorkerSnapshot& worker) const {
-    return options_.affinity_seconds +
-           options_.affinity_credit * request_.prompt_tokens / rate(worker);
-  }
-
-  uint64_t score(const WorkerSnapshot& worker) const {
-    return mix(request_.affinity ^ mix(worker.key));
-  }
-
-  const WorkerSnapshot* affinity_worker(WorkerRole role) const {
-    const WorkerSnapshot* best = nullptr;
-    for (const WorkerSnapshot& worker : workers_) {
-      if (worker.role != role || !usable(worker) || !within_bound(worker)) continue;
-      if (best == nullptr || score(worker) > score(*best)) best = &worker;
-    }
-    return best;
-  }
-
-  std::span<const WorkerSnapshot> workers_;
-  const PlacementRequest& request_;
+  const PoolView& pool_;
   const PolicyOptions& options_;
-  std::array<double, 3>
-      bounds_{};  // by role: the most requests that affinity may bring a worker to
 };
 
-constexpr auto kAny = [](const WorkerSnapshot&) { return true; };
+Placement place_alone(const PoolView& pool, const Costs& costs) {
+  std::array<Preferred, 3> preferred;
+  for (const WorkerSnapshot& worker : pool.workers()) {
+    if (pool.usable(worker) && pool.within_bound(worker))
+      preferred[static_cast<size_t>(worker.role)].offer(worker, pool.score(worker));
+  }
+  Cheapest best;
+  for (const WorkerSnapshot& worker : pool.workers()) {
+    if (!pool.usable(worker)) continue;
+    double cost = costs.alone(worker);
+    if (preferred[static_cast<size_t>(worker.role)].worker == &worker) cost -= costs.bonus(worker);
+    best.offer(pool, worker, cost);
+  }
+  if (best.worker == nullptr) return {};
+  return {kNoWorker, best.worker->id, false, pool.cached(*best.worker), best.seconds};
+}
+
+// One group's best halves of a pair.
+struct Group {
+  Preferred preferred_decode;
+  Cheapest prefill;
+  Cheapest decode;
+};
+
+struct Best {
+  Cheapest local;    // a decode worker that does everything
+  Cheapest unified;  // all groups'
+  std::vector<Group> groups;
+};
+
+Best find_best(const PoolView& pool, const Costs& costs) {
+  Best best;
+  best.groups.resize(pool.groups());
+  Preferred prefill;
+  Preferred unified;
+  for (const WorkerSnapshot& worker : pool.workers()) {
+    if (!pool.usable(worker) || !pool.within_bound(worker)) continue;
+    const uint64_t score = pool.score(worker);
+    (worker.role == WorkerRole::kPrefill   ? prefill
+     : worker.role == WorkerRole::kUnified ? unified
+                                           : best.groups[worker.group].preferred_decode)
+        .offer(worker, score);
+  }
+  for (const WorkerSnapshot& worker : pool.workers()) {
+    if (!pool.usable(worker)) continue;
+    Group& group = best.groups[worker.group];
+    const bool preferred = &worker == prefill.worker || &worker == unified.worker ||
+                           &worker == group.preferred_decode.worker;
+    const double bonus = preferred ? costs.bonus(worker) : 0;
+    switch (worker.role) {
+      case WorkerRole::kUnified:
+        best.unified.offer(pool, worker, costs.alone(worker) - bonus);
+        break;
+      case WorkerRole::kPrefill:
+        group.prefill.offer(pool, worker, costs.prefill(worker) - bonus);
+        break;
+      case WorkerRole::kDecode:
+        group.decode.offer(pool, worker, costs.decode(worker) - bonus);
+        if (worker.prefix_blocks >= 1 &&
+            pool.uncached(worker) <= pool.options().local_prefill_tokens && pool.is_cool(worker))
+          best.local.offer(pool, worker, costs.alone(worker) - bonus);
+        break;
+    }
+  }
+  return best;
+}
 
 }  // namespace
 
 Placement choose_placement(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
                            const PolicyOptions& options) {
-  const Chooser chooser(workers, request, options);
-  const auto alone = [&](const WorkerSnapshot& worker) {
-    return chooser.prefill_cost(worker) + chooser.decode_cost(worker);
-  };
+  const PoolView pool(workers, request, options);
+  if (options.kind != PolicyKind::kAuto) return place_simply(pool);
+  const Costs costs(pool);
+  if (request.one_worker) return place_alone(pool, costs);
 
-  if (request.one_worker) {
-    Chooser::Choice best;
-    for (const WorkerRole role :
-         {WorkerRole::kUnified, WorkerRole::kPrefill, WorkerRole::kDecode}) {
-      const auto candidate = chooser.cheapest(role, alone, kAny);
-      if (candidate.worker != nullptr && candidate.seconds < best.seconds) best = candidate;
-    }
-    if (best.worker == nullptr) return {};
-    return {kNoWorker, best.worker->id, false, chooser.cached(*best.worker), best.seconds};
+  const Best best = find_best(pool, costs);
+  if (best.local.worker != nullptr) {
+    const WorkerSnapshot& worker = *best.local.worker;
+    return {kNoWorker, worker.id, true, pool.cached(worker), best.local.seconds};
   }
-
-  const auto local =
-      chooser.cheapest(WorkerRole::kDecode, alone, [&](const WorkerSnapshot& worker) {
-        return worker.prefix_blocks >= 1 &&
-               chooser.uncached(worker) <= options.local_prefill_tokens &&
-               chooser.within_bound(worker);
-      });
-  if (local.worker != nullptr) {
-    return {kNoWorker, local.worker->id, true, chooser.cached(*local.worker), local.seconds};
+  const Group* pair = nullptr;
+  double seconds = 0;
+  for (const Group& group : best.groups) {
+    if (group.prefill.worker == nullptr || group.decode.worker == nullptr) continue;
+    const double both = group.prefill.seconds + group.decode.seconds;
+    if (pair != nullptr && both >= seconds) continue;
+    pair = &group;
+    seconds = both;
   }
-
-  const auto unified = chooser.cheapest(WorkerRole::kUnified, alone, kAny);
-  const auto prefill = chooser.cheapest(
-      WorkerRole::kPrefill,
-      [&](const WorkerSnapshot& worker) { return chooser.prefill_cost(worker); }, kAny);
-  const auto decode = chooser.cheapest(
-      WorkerRole::kDecode,
-      [&](const WorkerSnapshot& worker) {
-        return chooser.decode_cost(worker) + chooser.transfer_cost(worker);
-      },
-      kAny);
-  const bool pair = prefill.worker != nullptr && decode.worker != nullptr;
-  if (unified.worker != nullptr && (!pair || unified.seconds <= prefill.seconds + decode.seconds)) {
-    return {kNoWorker, unified.worker->id, false, chooser.cached(*unified.worker), unified.seconds};
-  }
-  if (!pair) return {};
-  return {prefill.worker->id, decode.worker->id, false, chooser.cached(*prefill.worker),
-          prefill.seconds + decode.seconds};
+  const WorkerSnapshot* const unified = best.unified.worker;
+  if (unified != nullptr && (pair == nullptr || best.unified.seconds <= seconds))
+    return {kNoWorker, unified->id, false, pool.cached(*unified), best.unified.seconds};
+  if (pair == nullptr) return {};
+  return {pair->prefill.worker->id, pair->decode.worker->id, false,
+          pool.cached(*pair->prefill.worker), seconds};
 }
 
 WorkerId choose_decode(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
-                       const PolicyOptions& options) {
-  const Chooser chooser(workers, request, options);
-  const auto decode = chooser.cheapest(
-      WorkerRole::kDecode,
-      [&](const WorkerSnapshot& worker) {
-        return chooser.decode_cost(worker) + chooser.transfer_cost(worker);
-      },
-      kAny);
-  return decode.worker == nullptr ? kNoWorker : decode.worker->id;
+                       const PolicyOptions& options, WorkerId prefill) {
+  const auto of_pair =
+      std::find_if(workers.begin(), workers.end(),
+                   [&](const WorkerSnapshot& worker) { return worker.id == prefill; });
+  const bool any = of_pair == workers.end();
+  const uint32_t group = any ? 0 : of_pair->group;
+  const PoolView pool(workers, request, options);
+  if (options.kind != PolicyKind::kAuto) return choose_decode_simply(pool, group, any);
+  const Costs costs(pool);
+  Preferred preferred;
+  const auto fits = [&](const WorkerSnapshot& worker) {
+    return worker.role == WorkerRole::kDecode && pool.usable(worker) &&
+           (any || worker.group == group);
+  };
+  for (const WorkerSnapshot& worker : workers) {
+    if (fits(worker) && pool.within_bound(worker)) preferred.offer(worker, pool.score(worker));
+  }
+  Cheapest best;
+  for (const WorkerSnapshot& worker : workers) {
+    if (!fits(worker)) continue;
+    const double bonus = &worker == preferred.worker ? costs.bonus(worker) : 0;
+    best.offer(pool, worker, costs.decode(worker) - bonus);
+  }
+  return best.worker == nullptr ? kNoWorker : best.worker->id;
+}
+
+std::string_view policy_name(PolicyKind kind) {
+  for (const PolicyRow& row : kPolicies) {
+    if (row.kind == kind) return row.name;
+  }
+  return "auto";
+}
+
+std::vector<std::string> policy_names() {
+  std::vector<std::string> names;
+  for (const PolicyRow& row : kPolicies) names.emplace_back(row.name);
+  return names;
+}
+
+Result<PolicyKind> parse_policy(std::string_view name) {
+  std::string names;
+  for (const PolicyRow& row : kPolicies) {
+    if (row.name == name) return row.kind;
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return make_error(400, "invalid_option",
+                    "There is no policy \"" + std::string(name) + "\"; there are " + names + ".");
 }
 
 uint64_t stable_hash(std::string_view text) {
@@ -198,7 +253,7 @@ uint64_t stable_hash(std::string_view text) {
     hash ^= static_cast<unsigned char>(c);
     hash *= 0x100000001b3ULL;
   }
-  return mix(hash);
+  return mix_bits(hash);
 }
 
 }  // namespace tandem::router

@@ -24,7 +24,7 @@ void bench_placement(benchmark::State& state) {
     benchmark::DoNotOptimize(choose_placement(workers, request, {}));
   }
 }
-BENCHMARK(bench_placement)->Arg(2)->Arg(16)->Arg(128);
+BENCHMARK(bench_placement)->Arg(2)->Arg(16)->Arg(128)->Arg(1000);
 
 void bench_prefix_match(benchmark::State& state) {
   PrefixMap map(256 << 20);

@@ -205,9 +205,132 @@ TEST(Policy, UnifiedAndPairCompeteByCost) {
 TEST(Policy, ARetryOfDecodePicksAnother) {
   auto ask = request(500);
   ask.excluded = {1};
-  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}), 2U);
+  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}, 0), 2U);
   ask.excluded = {1, 2};
-  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}), kNoWorker);
+  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}, 0), kNoWorker);
+}
+
+TEST(Policy, PairsAreMadeOnlyWithinAGroup) {
+  auto all = pools(2, 2);
+  all[1].group = all[3].group = 1;  // 0 with 2, 1 with 3
+  for (const std::string& name : policy_names()) {
+    PolicyOptions options;
+    options.kind = *parse_policy(name);
+    for (uint64_t turn = 0; turn < 50; ++turn) {
+      auto ask = request(700, "session-" + std::to_string(turn));
+      ask.turn = turn;
+      const auto placement = choose_placement(all, ask, options);
+      ASSERT_TRUE(placement.found()) << name;
+      EXPECT_EQ(placement.answer, placement.prefill + 2) << name;
+      EXPECT_EQ(choose_decode(all, ask, options, 1), 3U) << name;
+      auto lost = all;
+      lost[2].available = false;  // group 0 has no decode worker any more
+      EXPECT_EQ(choose_placement(lost, ask, options).prefill, 1U) << name;
+      EXPECT_EQ(choose_decode(lost, ask, options, 0), kNoWorker) << name;
+    }
+  }
+}
+
+TEST(Policy, ThePairOfTheCheaperGroupIsTaken) {
+  auto all = pools(2, 2);
+  all[1].group = all[3].group = 1;
+  all[0].queued_tokens = 100000;  // the best decode worker is in group 0, and the cost is the sum
+  all[3].running = 20;
+  EXPECT_EQ(choose_placement(all, request(1000), {}).prefill, 1U);
+  all[3].running = 2000000;
+  EXPECT_EQ(choose_placement(all, request(1000), {}).prefill, 0U);
+}
+
+TEST(Policy, WhatCanBeFetchedCostsItsBytesUnlessComputingIsFaster) {
+  auto all = pools(0, 0, 2);
+  all[0].fetch_blocks = 200;  // 3200 of 4000 tokens
+  for (int session = 0; session < 20; ++session)
+    EXPECT_EQ(choose_placement(all, request(4000, std::to_string(session)), {}).answer, 0U);
+  all[0].fetch_rate = 10;  // a slow link: the same as nothing
+  std::map<WorkerId, int> chosen;
+  for (int session = 0; session < 40; ++session)
+    ++chosen[choose_placement(all, request(4000, std::to_string(session)), {}).answer];
+  EXPECT_EQ(chosen.size(), 2U);
+}
+
+TEST(Policy, NewSessionsGoWhereFewerTokensWerePlacedLately) {
+  auto all = pools(0, 0, 4);
+  std::vector<double> placed(4, 0);
+  for (int session = 0; session < 400; ++session) {
+    auto ask = request(500 + session % 7 * 300, "session-" + std::to_string(session));
+    const auto chosen = choose_placement(all, ask, {}).answer;
+    all[chosen].recent_tokens += ask.prompt_tokens;
+  }
+  double sum = 0;
+  for (const auto& snapshot : all) sum += snapshot.recent_tokens;
+  for (const auto& snapshot : all) EXPECT_NEAR(snapshot.recent_tokens / (sum / 4), 1, 0.12);
+}
+
+TEST(Policy, RoundRobinGoesRound) {
+  PolicyOptions options;
+  options.kind = PolicyKind::kRoundRobin;
+  auto all = pools(0, 0, 3);
+  auto ask = request(100);
+  for (ask.turn = 0; ask.turn < 9; ++ask.turn)
+    EXPECT_EQ(choose_placement(all, ask, options).answer, ask.turn % 3);
+}
+
+TEST(Policy, RandomIsEvenAndTheSameForTheSameTurn) {
+  PolicyOptions options;
+  options.kind = PolicyKind::kRandom;
+  auto all = pools(0, 0, 4);
+  std::map<WorkerId, int> counts;
+  auto ask = request(100);
+  for (ask.turn = 0; ask.turn < 4000; ++ask.turn) {
+    const auto chosen = choose_placement(all, ask, options).answer;
+    EXPECT_EQ(chosen, choose_placement(all, ask, options).answer);
+    ++counts[chosen];
+  }
+  for (const auto& [id, count] : counts) {
+    EXPECT_GT(count, 850);
+    EXPECT_LT(count, 1150);
+  }
+}
+
+TEST(Policy, PowerOfTwoNeverTakesTheMostLoadedAndComparesFreshLoads) {
+  PolicyOptions options;
+  options.kind = PolicyKind::kPowerOfTwo;
+  auto all = pools(0, 0, 4);
+  all[2].running = 9;
+  auto ask = request(100);
+  for (ask.turn = 0; ask.turn < 200; ++ask.turn)
+    EXPECT_NE(choose_placement(all, ask, options).answer, 2U);
+  all[2].running = 0;
+  for (ask.turn = 0; ask.turn < 400; ++ask.turn)
+    ++all[choose_placement(all, ask, options).answer].running;
+  for (const auto& snapshot : all) EXPECT_NEAR(snapshot.running, 100, 5);
+}
+
+TEST(Policy, CacheFollowsTheLongestPrefixFromItsThresholdOn) {
+  PolicyOptions options;
+  options.kind = PolicyKind::kCache;
+  auto all = pools(0, 0, 3);
+  all[1].prefix_blocks = 50;  // 800 of 1000
+  all[1].running = 1000;
+  EXPECT_EQ(choose_placement(all, request(1000), options).answer, 1U);
+  all[1].prefix_blocks = 10;  // 160 of 1000
+  EXPECT_NE(choose_placement(all, request(1000), options).answer, 1U);
+}
+
+TEST(Policy, AffinityAloneKeepsASessionUntilItsWorkerIsHot) {
+  PolicyOptions options;
+  options.kind = PolicyKind::kAffinity;
+  auto all = pools(0, 0, 4);
+  const WorkerId home = choose_placement(all, request(1000), options).answer;
+  all[(home + 1) % 4].prefix_blocks = 60;
+  EXPECT_EQ(choose_placement(all, request(1000), options).answer, home);
+  all[home].running = 5;
+  EXPECT_NE(choose_placement(all, request(1000), options).answer, home);
+}
+
+TEST(Policy, NamesAreReadBack) {
+  for (const std::string& name : policy_names()) EXPECT_EQ(policy_name(*parse_policy(name)), name);
+  EXPECT_FALSE(parse_policy("best"));
 }
 
 TEST(Policy, HostileNumbersGiveFiniteCosts) {

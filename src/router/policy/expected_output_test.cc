@@ -1,0 +1,84 @@
+#include "router/policy/expected_output.h"
+
+#include <gtest/gtest.h>
+
+#include "router/policy/recent_tokens.h"
+#include "router/policy/reported_load.h"
+
+namespace tandem::router {
+namespace {
+
+TEST(ExpectedOutput, BeforeAnythingWasSeenItIsTheUsualWithinTheLimit) {
+  const ExpectedOutput learned;
+  EXPECT_EQ(learned.expect(1, 2, 0), ExpectedOutput::kUsual);
+  EXPECT_EQ(learned.expect(1, 2, 10), 10);
+  EXPECT_EQ(learned.expect(1, 2, 100000), ExpectedOutput::kUsual);
+}
+
+TEST(ExpectedOutput, AKeyHasItsOwnMeanAndANewOneItsModels) {
+  ExpectedOutput learned;
+  for (int i = 0; i < 10; ++i) {
+    learned.observe(1, 9, 1000);
+    learned.observe(2, 9, 10);
+  }
+  EXPECT_EQ(learned.expect(1, 9, 0), 1000);
+  EXPECT_EQ(learned.expect(2, 9, 0), 10);
+  EXPECT_GT(learned.expect(3, 9, 0), 100);
+  EXPECT_LT(learned.expect(3, 9, 0), 1000);
+  EXPECT_EQ(learned.expect(1, 8, 0), ExpectedOutput::kUsual) << "another model";
+}
+
+TEST(ExpectedOutput, FollowsAClientThatChanges) {
+  ExpectedOutput learned;
+  for (int i = 0; i < 1000; ++i) learned.observe(1, 9, 2000);
+  for (int i = 0; i < 150; ++i) learned.observe(1, 9, 20);
+  EXPECT_LT(learned.expect(1, 9, 0), 60);
+}
+
+TEST(ExpectedOutput, StaysWithinItsBytesAndKeepsWhatIsUsed) {
+  ExpectedOutput learned(100 * ExpectedOutput::kEntryBytes);
+  for (uint64_t key = 1; key <= 10000; ++key) {
+    learned.observe(key, 9, 5);
+    learned.observe(77777, 9, 500);
+    EXPECT_LE(learned.bytes(), 100 * ExpectedOutput::kEntryBytes);
+  }
+  EXPECT_EQ(learned.expect(77777, 9, 0), 500);
+}
+
+TEST(ExpectedOutput, HostileCountsStayInRange) {
+  ExpectedOutput learned;
+  for (int i = 0; i < 8; ++i) learned.observe(1, 9, INT64_MAX);
+  EXPECT_GT(learned.expect(1, 9, 0), 0);
+  for (int i = 0; i < 100; ++i) learned.observe(2, 9, -5);
+  EXPECT_EQ(learned.expect(2, 9, 0), 1);
+}
+
+TEST(RecentTokens, DecayAndNeverDependOnWhenTheyAreLookedAt) {
+  RecentTokens one;
+  RecentTokens two;
+  const TimePoint start{std::chrono::seconds(100)};
+  for (int i = 0; i < 10; ++i) {
+    one.add(100, start + std::chrono::seconds(i));
+    two.add(100, start + std::chrono::seconds(i));
+    (void)one.at(start + std::chrono::seconds(i));
+  }
+  const TimePoint later = start + std::chrono::seconds(70);
+  EXPECT_DOUBLE_EQ(one.at(later), two.at(later));
+  EXPECT_GT(one.at(start + std::chrono::seconds(9)), 950);
+  EXPECT_LT(one.at(later), 700);
+  EXPECT_LT(one.at(start + std::chrono::seconds(2000)), 1);
+}
+
+TEST(ReportedLoad, OursCountsOnceOthersAsLastReported) {
+  ReportedLoad load;
+  EXPECT_EQ(load.total(500), 500);
+  load.reported(1200, 500);  // others have 700 there
+  EXPECT_EQ(load.total(500), 1200);
+  EXPECT_EQ(load.total(900), 1600);  // sent since: counts before the next report
+  EXPECT_EQ(load.total(0), 700);
+  load.reported(100, 500);  // an old report: never negative
+  EXPECT_EQ(load.total(0), 0);
+}
+
+}  // namespace
+}  // namespace tandem::router

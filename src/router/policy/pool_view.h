@@ -1,0 +1,95 @@
+// PoolView: what every policy asks of the workers of one request: who may be used, what is cached,
+// whose affinity it is. Private to this folder.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "router/policy/policy.h"
+
+namespace tandem::router {
+
+// The finalizer of MurmurHash3.
+inline uint64_t mix_bits(uint64_t value) {
+  value ^= value >> 33;
+  value *= 0xff51afd7ed558ccdULL;
+  value ^= value >> 33;
+  value *= 0xc4ceb9fe1a85ec53ULL;
+  return value ^ (value >> 33);
+}
+
+class PoolView {
+ public:
+  PoolView(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
+           const PolicyOptions& options)
+      : workers_(workers), request_(request), options_(options) {
+    std::array<int64_t, 3> count{};
+    std::array<int64_t, 3> running{};
+    for (const WorkerSnapshot& worker : workers_) {
+      if (!usable(worker)) continue;
+      const auto role = static_cast<size_t>(worker.role);
+      ++count[role];
+      running[role] += worker.running;
+      most_recent_[role] += worker.recent_tokens;
+      groups_ = std::max<size_t>(groups_, worker.group + 1);
+    }
+    for (size_t role = 0; role < count.size(); ++role) {
+      const auto workers_of_role = static_cast<double>(std::max<int64_t>(count[role], 1));
+      const double mean = static_cast<double>(running[role] + 1) / workers_of_role;
+      most_running_[role] = std::ceil(options_.bounded_load * mean);
+      most_recent_[role] *= options_.bounded_recent / workers_of_role;
+    }
+  }
+
+  std::span<const WorkerSnapshot> workers() const { return workers_; }
+  const PlacementRequest& request() const { return request_; }
+  const PolicyOptions& options() const { return options_; }
+  size_t groups() const { return groups_; }  // numbers of groups are below this
+
+  bool usable(const WorkerSnapshot& worker) const {
+    return worker.available && (request_.excluded.empty() ||
+                                std::find(request_.excluded.begin(), request_.excluded.end(),
+                                          worker.id) == request_.excluded.end());
+  }
+
+  int32_t cached(const WorkerSnapshot& worker) const { return tokens_of(worker.prefix_blocks); }
+  double uncached(const WorkerSnapshot& worker) const {
+    return request_.prompt_tokens - cached(worker);
+  }
+  // The last token is always computed: its logits are needed.
+  int32_t tokens_of(int32_t blocks) const {
+    const int64_t held = static_cast<int64_t>(blocks) * request_.block_tokens;
+    return static_cast<int32_t>(
+        std::clamp<int64_t>(held, 0, std::max(0, request_.prompt_tokens - 1)));
+  }
+
+  uint64_t score(const WorkerSnapshot& worker) const {
+    return mix_bits(request_.affinity ^ mix_bits(worker.key));
+  }
+  // Affinity may bring more to it.
+  bool within_bound(const WorkerSnapshot& worker) const {
+    const auto role = static_cast<size_t>(worker.role);
+    return worker.running + 1 <= most_running_[role] && worker.recent_tokens <= most_recent_[role];
+  }
+  // Its work is not far above the others' at present.
+  bool is_cool(const WorkerSnapshot& worker) const {
+    return worker.running + 1 <= most_running_[static_cast<size_t>(worker.role)];
+  }
+
+ private:
+  std::span<const WorkerSnapshot> workers_;
+  const PlacementRequest& request_;
+  const PolicyOptions& options_;
+  size_t groups_ = 0;
+  std::array<double, 3> most_running_{};  // by role
+  std::array<double, 3> most_recent_{};
+};
+
+// The policies that compare no costs (every kind but kAuto).
+Placement place_simply(const PoolView& pool);
+WorkerId choose_decode_simply(const PoolView& pool, uint32_t group, bool any_group);
+
+}  // namespace tandem::router

@@ -1,0 +1,177 @@
+"""The router's policy over `tandem mock` engines in real time: agents keep their caches, the load is even, and the simulator
+says beforehand what was measured."""
+
+import concurrent.futures
+import json
+import random
+import re
+import subprocess
+import threading
+import time
+
+import pytest
+
+from mocks import SLOW, Fleet
+from servers import Stream, metrics, request
+
+WORKERS = 4
+BLOCK = 16  # tokens of a mock's cache block
+CHARACTERS = 4  # of a mock's token
+SHARED = 256  # tokens that begin every agent's prompt
+
+
+def text_of_block(seed, tokens=BLOCK):
+    chooser = random.Random(seed)
+    return "".join(chooser.choice("abcdefghijklmnopqrstuvwxyz ") for _ in range(tokens * CHARACTERS))
+
+
+class Load:
+    """Tokens in flight by worker over time, as the router's own metrics tell."""
+
+    def __init__(self, url):
+        self.url, self.sums, self.samples, self.ended = url, {}, 0, threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+
+    def watch(self):
+        while not self.ended.wait(0.02):
+            self.samples += 1
+            for name, value in metrics(self.url).items():
+                found = re.match(r'tandem_router_(?:held|inflight)_tokens\{.*worker="([^"]+)"', name)
+                if found:
+                    self.sums[found.group(1)] = self.sums.get(found.group(1), 0) + value
+
+    def ratio(self):
+        self.ended.set()
+        self.thread.join()
+        assert len(self.sums) == WORKERS, self.sums
+        return max(self.sums.values()) * WORKERS / sum(self.sums.values())
+
+
+def run_agent(url, number, turns, results, begin):
+    """Each turn sends everything before it again and a little more."""
+    chooser = random.Random(number)
+    history = text_of_block("tools", SHARED) + text_of_block(f"agent {number}", 1024 + 16 * chooser.randrange(64))
+    begin.wait()
+    time.sleep(chooser.random() * 0.3)
+    before = 0
+    for turn in range(turns):
+        body = {"model": "mock-model", "prompt": history, "max_tokens": 12}
+        reply = request(url, "POST", "/v1/completions", body, {"x-session-id": f"agent-{number}"})
+        assert reply.status == 200, reply.body
+        usage = reply.json()["usage"]
+        tokens = usage["prompt_tokens"]
+        # One infinite cache has every whole block that was ever computed; the last token is always computed.
+        ideal = min(before // BLOCK * BLOCK, tokens - 1)
+        if turn == 0 and number > 0:
+            ideal = SHARED
+        results.append((tokens, (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0, ideal))
+        before = tokens
+        history += text_of_block(f"{number} {turn}", 48 + 16 * chooser.randrange(12))
+        time.sleep(0.02 + chooser.random() * 0.1)
+
+
+def agents(binary, directory, policy, count, turns):
+    fleet = Fleet(binary, directory, "plain", prefill=WORKERS, decode=0, name=f"agents-{policy}",
+                  mock_options=("--prefill-rate", 30000, "--step", "4ms", "--cache-tokens", 1 << 20),
+                  router_options=("--policy", policy, "--no-access-log"))
+    try:
+        results, begin = [], threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            running = [pool.submit(run_agent, fleet.url, number, turns, results, begin) for number in range(count)]
+            load = Load(fleet.url)
+            begin.set()
+            for each in running:
+                each.result()
+        ratio = load.ratio()
+        fleet.settle()
+    finally:
+        fleet.end()
+    cached, ideal = sum(r[1] for r in results), sum(r[2] for r in results)
+    print(f"{policy}: {len(results)} turns, cached {cached / sum(r[0] for r in results):.1%} of input, "
+          f"{cached / ideal:.1%} of the ideal, load max/mean {ratio:.2f}")
+    return cached / ideal, ratio
+
+
+@pytest.mark.quick
+def test_agents_keep_their_caches_and_the_load_is_even(binary, tmp_path):
+    share, ratio = agents(binary, tmp_path, "auto", 32, 10)
+    blind, _ = agents(binary, tmp_path, "random", 32, 4)
+    assert share >= 0.95
+    assert ratio < 1.25
+    assert blind < 0.7, "without affinity and knowledge of caches most is computed again"
+
+
+def make_trace(path, seconds, rate, seed=3):
+    """Conversations that come back, in Mooncake's form with blocks of 512 tokens; a mock's blocks have a 32nd of that."""
+    chooser = random.Random(seed)
+    requests, conversations, ids, at = [], [], 1, 0.0
+    while at < seconds:
+        at += chooser.expovariate(rate)
+        if conversations and chooser.random() < 0.6:
+            blocks = conversations.pop(chooser.randrange(len(conversations)))
+        else:
+            blocks = [f"shared {i}" for i in range(8)]
+        blocks = blocks + [f"new {ids + i}" for i in range(chooser.randrange(6, 24))]
+        ids += 24
+        conversations.append(blocks)
+        requests.append({"at": at, "blocks": blocks, "output": chooser.randrange(4, 20)})
+    numbers = {}
+    with open(path, "w", encoding="utf-8") as file:
+        for each in requests:
+            hashes = [numbers.setdefault(block, len(numbers)) for block in each["blocks"]]
+            file.write(json.dumps({"timestamp": round(each["at"] * 1000), "input_length": 512 * len(hashes),
+                                   "output_length": 32 * each["output"], "hash_ids": hashes}) + "\n")
+    return requests
+
+
+def simulated(binary, path, policy, engine):
+    done = subprocess.run([str(binary), "simulate", "router", str(path), "--policy", policy, "--unified", str(WORKERS), "--shrink", "32",
+                           "--separate-devices", *map(str, engine)], capture_output=True, text=True, timeout=60, check=True)
+    row = next(line for line in done.stdout.splitlines() if line.startswith(policy)).split()
+    return {"mean": float(row[1]), "p90": float(row[3]), "hit": float(row[7])}
+
+
+def ask_at(url, started, each):
+    time.sleep(max(0, started + each["at"] - time.monotonic()))
+    prompt = "".join(text_of_block(block) for block in each["blocks"])
+    began = time.monotonic()
+    stream = Stream(url, {"model": "mock-model", "prompt": prompt, "max_tokens": each["output"],
+                          "stream_options": {"include_usage": True}}, "/v1/completions")
+    first, usage = None, None
+    for event in stream:
+        if isinstance(event, dict) and event.get("choices") and first is None:
+            first = time.monotonic() - began
+        if isinstance(event, dict) and event.get("usage"):
+            usage = event["usage"]
+    stream.close()
+    return first, usage["prompt_tokens"], (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+def measured(binary, directory, policy, requests, engine):
+    fleet = Fleet(binary, directory, "plain", prefill=WORKERS, decode=0, name=f"replay-{policy}", mock_options=engine,
+                  router_options=("--policy", policy, "--no-access-log"))
+    try:
+        started = time.monotonic() + 0.3
+        with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+            answers = list(pool.map(lambda each: ask_at(fleet.url, started, each), requests))
+        fleet.settle()
+    finally:
+        fleet.end()
+    first = sorted(answer[0] for answer in answers)
+    return {"mean": sum(first) / len(first), "p90": first[int(0.9 * len(first))],
+            "hit": 100 * sum(answer[2] for answer in answers) / sum(answer[1] for answer in answers)}
+
+
+@pytest.mark.full
+@pytest.mark.skipif(SLOW > 1, reason="compares times")
+@pytest.mark.parametrize("policy", ["auto", "round_robin", "cache"])
+def test_the_simulator_says_what_the_router_over_mocks_measures(binary, tmp_path, policy):
+    """Within ten per cent: mean and 90th percentile of the time to the first token, and the hit rate."""
+    requests = make_trace(tmp_path / "trace.jsonl", 16, 16)
+    foretold = simulated(binary, tmp_path / "trace.jsonl", policy,
+                         ("--prefill-rate", 1200, "--step", "5ms", "--kv-tokens", 1 << 20))
+    seen = measured(binary, tmp_path, policy, requests, ("--prefill-rate", 1200, "--step", "5ms", "--cache-tokens", 1 << 20))
+    print(f"{policy}: " + ", ".join(f"{name} {foretold[name]:.3f} foretold, {seen[name]:.3f} measured" for name in seen))
+    for name, value in seen.items():
+        assert abs(foretold[name] - value) <= 0.1 * value, (name, foretold, seen)
