@@ -38,6 +38,9 @@ struct MockFlags {
   int32_t dp_size = 1;
   int32_t record = 0;
   bool is_static = false;
+  std::string kv_events;
+  bool kv_event_arrays = false;
+  bool byte_tokens = false;
   std::vector<std::string> faults;
 
   void declare(config::Options& options) {
@@ -78,6 +81,13 @@ struct MockFlags {
         is_static, "static",
         "ready-made answers, for measuring routers: --reply-tokens chunks, --step apart (0: "
         "at once)");
+    options.value(kv_events, "kv-events", "ENDPOINT",
+                  "publishes what the prefix caches hold (ZeroMQ), as the engine does: "
+                  "tcp://HOST:PORT of the first engine, the next ones follow; port 0: the system "
+                  "picks");
+    options.flag(kv_event_arrays, "kv-event-arrays", "events in the older encoding");
+    options.flag(byte_tokens, "byte-tokens",
+                 "each byte of text is a token, for routers that tokenize too");
     options.list(faults, "fault", "FAULT",
                  "what goes wrong: NAME[=STATUS][*PROBABILITY][#TIMES] with NAME one of " +
                      mock::fault_names());
@@ -109,6 +119,8 @@ mock::MockOptions options_of(const MockFlags& flags, mock::Dialect dialect, mock
   options.dp_size = flags.dp_size;
   options.record = flags.record;
   options.is_static = flags.is_static;
+  options.kv_event_arrays = flags.kv_event_arrays;
+  options.byte_tokens = flags.byte_tokens;
   options.secret = shared_secret();
   return options;
 }
@@ -166,11 +178,15 @@ int run_mock(const Arguments& arguments) {
       made.bootstrap_port = side;
       if (side != 0) ++side;
     }
+    if (!flags.kv_events.empty())
+      made.kv_events = mock::offset_port(flags.kv_events,
+                                         static_cast<int32_t>(servers.size()) * 2 * flags.dp_size);
     auto server = std::make_shared<mock::MockServer>(reactor, client, std::move(made));
     if (auto started = server->start(); !started) return report(started.error());
     server->set_faults(faults);
     std::printf("%s %s", std::string(mock::role_name(role)).c_str(), server->url().c_str());
     if (server->has_bootstrap()) std::printf(" bootstrap %u", server->bootstrap_port());
+    if (!server->kv_events().empty()) std::printf(" events %s", server->kv_events().c_str());
     std::printf("\n");
     servers.push_back(std::move(server));
   }

@@ -26,44 +26,53 @@ uint64_t chain_hash(uint64_t parent, std::span<const uint32_t> tokens) {
   return hash ^ (hash >> 29);
 }
 
-void BlockCache::touch(uint64_t hash) {
-  const auto at = blocks_.find(hash);
-  order_.splice(order_.end(), order_, at->second);
+// Leaves before what they hang on, so that they are also evicted before it.
+void BlockCache::touch(std::span<const uint64_t> chain) {
+  for (size_t i = chain.size(); i-- > 0;) {
+    const auto at = blocks_.find(chain[i]);
+    if (at != blocks_.end()) order_.splice(order_.end(), order_, at->second);
+  }
 }
 
 int64_t BlockCache::match(std::span<const uint32_t> tokens) {
-  uint64_t hash = 0;
+  std::vector<uint64_t> chain;
   size_t begin = 0;
   while (begin + kBlockTokens < tokens.size()) {
-    const uint64_t next = chain_hash(hash, tokens.subspan(begin, kBlockTokens));
+    const uint64_t next =
+        chain_hash(chain.empty() ? 0 : chain.back(), tokens.subspan(begin, kBlockTokens));
     if (!blocks_.contains(next)) break;
-    touch(next);
-    hash = next;
+    chain.push_back(next);
     begin += kBlockTokens;
   }
+  touch(chain);
   return static_cast<int64_t>(begin);
 }
 
 void BlockCache::insert(std::span<const uint32_t> tokens) {
-  uint64_t hash = 0;
+  std::vector<uint64_t> chain;
   for (size_t begin = 0; begin + kBlockTokens <= tokens.size(); begin += kBlockTokens) {
-    hash = chain_hash(hash, tokens.subspan(begin, kBlockTokens));
-    if (blocks_.contains(hash)) {
-      touch(hash);
-      continue;
-    }
+    const auto block = tokens.subspan(begin, kBlockTokens);
+    const uint64_t hash = chain_hash(chain.empty() ? 0 : chain.back(), block);
+    const std::optional<uint64_t> parent =
+        chain.empty() ? std::nullopt : std::optional<uint64_t>(chain.back());
+    chain.push_back(hash);
+    if (blocks_.contains(hash)) continue;
     if (blocks_.size() >= max_blocks_) {
       if (order_.empty()) return;
+      if (voice_ != nullptr) voice_->removed(order_.front());
       blocks_.erase(order_.front());
       order_.pop_front();
     }
     blocks_[hash] = order_.insert(order_.end(), hash);
+    if (voice_ != nullptr) voice_->stored(hash, parent, block);
   }
+  touch(chain);
 }
 
 void BlockCache::clear() {
   order_.clear();
   blocks_.clear();
+  if (voice_ != nullptr) voice_->cleared();
 }
 
 EngineModel::EngineModel(net::Reactor& reactor, const Speed& speed, size_t cache_tokens)

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "mock/kv_voice.h"
 #include "mock/options.h"
 #include "net/event.h"
 
@@ -24,6 +25,8 @@ class BlockCache {
  public:
   static constexpr size_t kBlockTokens = 16;
   explicit BlockCache(size_t max_tokens) : max_blocks_(max_tokens / kBlockTokens) {}
+  // Hears of every change; null: nobody. Outlives the cache or is taken back.
+  void set_voice(KvVoice* voice) { voice_ = voice; }
 
   // Tokens of the leading whole blocks that are here; a prompt's last token is never a hit.
   int64_t match(std::span<const uint32_t> tokens);
@@ -32,8 +35,9 @@ class BlockCache {
   size_t blocks() const { return blocks_.size(); }
 
  private:
-  void touch(uint64_t hash);
+  void touch(std::span<const uint64_t> chain);
   size_t max_blocks_;
+  KvVoice* voice_ = nullptr;
   std::list<uint64_t> order_;  // oldest first
   std::unordered_map<uint64_t, std::list<uint64_t>::iterator> blocks_;
 };

@@ -108,7 +108,7 @@ net::asio::awaitable<void> MockServer::simple_route(const std::string& what,
   } else if (what == "/mock/requests") {
     json.set("requests", JsonValue::array({recorded_.begin(), recorded_.end()}));
   } else if (what == "/v1/messages/count_tokens") {
-    const auto read = read_request(Api::kMessages, request.body);
+    const auto read = read_request(Api::kMessages, request.body, options_.byte_tokens);
     if (!read) co_return co_await send_error(responder, read.error());
     json.set("input_tokens", JsonValue::integer(read->prompt_tokens()));
   } else if (what == "/mock/restart") {
@@ -209,6 +209,23 @@ JsonValue MockServer::server_info() const {
   info.set("dp_size", JsonValue::integer(options_.dp_size));
   info.set("tp_size", JsonValue::integer(1));
   info.set("version", JsonValue::string("0.0.0-mock"));
+  if (!voices_.empty() && options_.dialect == Dialect::kSglang) {
+    const std::string& endpoint = voices_[0]->endpoint();
+    const size_t colon = endpoint.rfind(':');
+    JsonValue events = JsonValue::object();
+    events.set("publisher", JsonValue::string("zmq"));
+    events.set("endpoint_host", JsonValue::string(endpoint.substr(6, colon - 6)));
+    events.set("endpoint_port_base", JsonValue::integer(std::atoi(endpoint.c_str() + colon + 1)));
+    events.set("block_size", JsonValue::integer(BlockCache::kBlockTokens));
+    events.set("dp_size", JsonValue::integer(options_.dp_size));
+    info.set("kv_events", std::move(events));
+    JsonValue config = JsonValue::object();
+    config.set("publisher", JsonValue::string("zmq"));
+    config.set("endpoint", JsonValue::string(endpoint));
+    config.set("replay_endpoint", JsonValue::string(voices_[0]->replay_endpoint()));
+    config.set("topic", JsonValue::string("kv-events"));
+    info.set("kv_events_config", JsonValue::string(config.dump()));
+  }
   if (options_.dialect ==
       Dialect::kTrtllm) {  // what generation first needs to know of a context server
     JsonValue params = JsonValue::object();
@@ -236,6 +253,12 @@ JsonValue MockServer::tandem_info() const {
   info.set("handoff_address", JsonValue::string("mock:" + me_.bootstrap_host + ":" +
                                                 std::to_string(me_.bootstrap_port)));
   info.set("token_capacity", JsonValue::integer(static_cast<int64_t>(options_.cache_tokens)));
+  if (!voices_.empty()) {
+    JsonValue events = JsonValue::object();
+    events.set("endpoint", JsonValue::string(voices_[0]->endpoint()));
+    events.set("replay_endpoint", JsonValue::string(voices_[0]->replay_endpoint()));
+    info.set("kv_events", std::move(events));
+  }
   return info;
 }
 

@@ -6,6 +6,7 @@
 
 #include "mock/answers.h"
 #include "mock/running.h"
+#include "observe/log.h"
 
 namespace tandem::mock {
 
@@ -29,7 +30,9 @@ MockServer::MockServer(net::Reactor& reactor, net::HttpClient& client, MockOptio
   begin_life();
 }
 
-MockServer::~MockServer() = default;
+MockServer::~MockServer() {
+  for (const auto& engine : engines_) engine->cache().set_voice(nullptr);
+}
 
 void MockServer::begin_life() {
   engines_.clear();
@@ -39,6 +42,23 @@ void MockServer::begin_life() {
   rank_requests_.assign(engines_.size(), 0);
   rooms_ = std::make_shared<Rooms>(reactor_);
   me_.engine_id = mint_id();
+}
+
+Status MockServer::open_voices() {
+  if (options_.kv_events.empty()) return {};
+  for (int32_t rank = 0; rank < options_.dp_size; ++rank) {
+    TANDEM_TRY(voice, KvVoice::create(options_, rank));
+    voices_.push_back(std::move(voice));
+    engines_[static_cast<size_t>(rank)]->cache().set_voice(voices_.back().get());
+    // The next ranks follow, and a restarted process publishes where it did before.
+    options_.kv_events = voices_[0]->endpoint();
+    options_.kv_events_replay = voices_[0]->replay_endpoint();
+  }
+  return {};
+}
+
+std::string MockServer::kv_events() const {
+  return voices_.empty() ? "" : voices_[0]->endpoint() + "," + voices_[0]->replay_endpoint();
 }
 
 // Ranks have engine ids of their own, as in vLLM.
@@ -79,6 +99,7 @@ Status MockServer::start() {
       });
   TANDEM_TRY(port, server_->listen());
   port_ = port;
+  TANDEM_CHECK(open_voices());
   if (options_.role == Role::kDecode || options_.dialect == Dialect::kOpenai) return {};
   options.read_pause = {};
   options.port = options_.bootstrap_port;
@@ -106,7 +127,11 @@ net::asio::awaitable<void> MockServer::expiry_loop(std::weak_ptr<MockServer> wea
 void MockServer::restart() {
   for (const auto& [id, run] : running_) run->cancel();
   rooms_->clear();
+  for (const auto& engine : engines_) engine->cache().set_voice(nullptr);
+  voices_.clear();
   begin_life();
+  if (Status open = open_voices(); !open)
+    observe::log_error("the restarted mock publishes no events: {}", open.error().message);
 }
 
 JsonValue MockServer::state() const {
@@ -215,7 +240,7 @@ net::asio::awaitable<void> MockServer::generate(Api api, net::HttpRequest& reque
   Fault fault = faults_.next();
   if (const auto wished = wished_fault(request)) fault = *wished;
   if (co_await fail_early(fault, responder)) co_return;
-  Result<MockRequest> read = read_request(api, request.body);
+  Result<MockRequest> read = read_request(api, request.body, options_.byte_tokens);
   if (!read) {
     ++refused_;
     co_return co_await send_error(responder, read.error());

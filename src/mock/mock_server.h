@@ -36,6 +36,8 @@ class MockServer : public std::enable_shared_from_this<MockServer> {
   Status start();
   uint16_t port() const { return port_; }
   uint16_t bootstrap_port() const { return me_.bootstrap_port; }
+  // Where rank 0 publishes KV events: "ENDPOINT,REPLAY_ENDPOINT", or empty.
+  std::string kv_events() const;
   bool has_bootstrap() const { return bootstrap_ != nullptr; }
   std::string url() const;
   void set_faults(std::vector<Fault> faults) { faults_.set(std::move(faults)); }
@@ -56,6 +58,7 @@ class MockServer : public std::enable_shared_from_this<MockServer> {
   net::asio::awaitable<void> generate(Api api, net::HttpRequest& request,
                                       net::HttpResponder& responder);
   void begin_life();
+  Status open_voices();
   Identity identity(int32_t rank) const;
   std::optional<Fault> wished_fault(const net::HttpRequest& request) const;
   Duration read_pause(const net::HttpRequest& request);
@@ -94,6 +97,7 @@ class MockServer : public std::enable_shared_from_this<MockServer> {
   Faults faults_;
   Identity me_;
   std::vector<std::shared_ptr<EngineModel>> engines_;  // one for each data-parallel rank
+  std::vector<std::unique_ptr<KvVoice>> voices_;       // by rank; empty: events go nowhere
   std::vector<int64_t> rank_requests_;
   int32_t next_rank_ = 0;
   std::shared_ptr<Rooms> rooms_;

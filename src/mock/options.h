@@ -56,6 +56,14 @@ struct MockOptions {
   // have reply_tokens chunks, speed.step apart (zero: all at once).
   bool is_static = false;
   std::string secret = {};  // tandem dialect: x-tandem-auth
+  // Where KV events are published ("tcp://HOST:PORT", port 0: the system picks); empty: nowhere. Of
+  // rank r at the port plus r. Past events are asked for at the ports behind those of all ranks.
+  std::string kv_events = {};
+  std::string kv_events_replay = {};  // if elsewhere
+  bool kv_event_arrays = false;       // the older encoding
+  // Text is tokenized as text/byte_tokenizer.h does, for routers that tokenize too; else four
+  // bytes are a token.
+  bool byte_tokens = false;
 };
 
 }  // namespace tandem::mock

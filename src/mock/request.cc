@@ -6,7 +6,16 @@ namespace tandem::mock {
 
 namespace {
 
-void append_tokens(std::string_view text, std::vector<uint32_t>& tokens) {
+// text/byte_tokenizer.h
+constexpr uint32_t kStart = 256;
+constexpr uint32_t kEnd = 257;
+
+void append_bytes(std::string_view text, std::vector<uint32_t>& tokens) {
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+}
+
+void append_tokens(std::string_view text, bool byte_tokens, std::vector<uint32_t>& tokens) {
+  if (byte_tokens) return append_bytes(text, tokens);
   for (size_t at = 0; at < text.size(); at += 4) {
     uint32_t hash = 2166136261U;
     for (const char c : text.substr(at, 4))
@@ -26,16 +35,26 @@ std::string text_of(const JsonValue& content) {
   return text;
 }
 
-std::vector<uint32_t> tokens_of_messages(const JsonValue& messages) {
+std::vector<uint32_t> tokens_of_messages(const JsonValue& messages, bool byte_tokens) {
   std::string text;
+  std::vector<uint32_t> tokens;
   for (const JsonValue& message : messages.items()) {
     const JsonValue* const role = message.find("role");
     const JsonValue* const content = message.find("content");
-    text += (role == nullptr ? "" : role->as_string()) + "\n";
-    text += (content == nullptr ? message.dump() : text_of(*content)) + "\n";
+    const std::string name = (role == nullptr ? "" : role->as_string()) + "\n";
+    const std::string said = content == nullptr ? message.dump() : text_of(*content);
+    text += name + said + "\n";
+    if (!byte_tokens) continue;
+    tokens.push_back(kStart);
+    append_bytes(name + said, tokens);
+    tokens.push_back(kEnd);
   }
-  std::vector<uint32_t> tokens;
-  append_tokens(text, tokens);
+  if (byte_tokens) {
+    tokens.push_back(kStart);
+    append_bytes("assistant\n", tokens);
+  } else {
+    append_tokens(text, false, tokens);
+  }
   return tokens;
 }
 
@@ -43,21 +62,22 @@ bool is_ids(const JsonValue& value) {
   return value.is_array() && !value.items().empty() && value.items()[0].is_number();
 }
 
-std::vector<uint32_t> tokens_of(const JsonValue& prompt) {
+std::vector<uint32_t> tokens_of(const JsonValue& prompt, bool byte_tokens) {
   std::vector<uint32_t> tokens;
-  if (prompt.is_string()) append_tokens(prompt.as_string(), tokens);
+  if (prompt.is_string()) append_tokens(prompt.as_string(), byte_tokens, tokens);
   for (const JsonValue& id : prompt.items())
     tokens.push_back(static_cast<uint32_t>(id.as_integer().value_or(0)));
   return tokens;
 }
 
 // One prompt, or several.
-void read_prompts(const JsonValue& value, std::vector<std::vector<uint32_t>>& prompts) {
+void read_prompts(const JsonValue& value, bool byte_tokens,
+                  std::vector<std::vector<uint32_t>>& prompts) {
   if (!value.is_array() || is_ids(value)) {
-    prompts.push_back(tokens_of(value));
+    prompts.push_back(tokens_of(value, byte_tokens));
     return;
   }
-  for (const JsonValue& prompt : value.items()) prompts.push_back(tokens_of(prompt));
+  for (const JsonValue& prompt : value.items()) prompts.push_back(tokens_of(prompt, byte_tokens));
 }
 
 const JsonValue* prompt_field(Api api, const JsonValue& body) {
@@ -104,7 +124,7 @@ int64_t MockRequest::prompt_tokens() const {
   return sum;
 }
 
-Result<MockRequest> read_request(Api api, std::string_view text) {
+Result<MockRequest> read_request(Api api, std::string_view text, bool byte_tokens) {
   MockRequest request;
   request.api = api;
   TANDEM_TRY(body, parse_json(text));
@@ -115,9 +135,9 @@ Result<MockRequest> read_request(Api api, std::string_view text) {
   const bool messages =
       prompt->is_array() && !prompt->items().empty() && prompt->items()[0].is_object();
   if (messages) {
-    request.prompts.push_back(tokens_of_messages(*prompt));
+    request.prompts.push_back(tokens_of_messages(*prompt, byte_tokens));
   } else {
-    read_prompts(*prompt, request.prompts);
+    read_prompts(*prompt, byte_tokens, request.prompts);
   }
   for (const auto& tokens : request.prompts) {
     if (tokens.empty()) return make_error(400, "invalid_request", "a prompt is empty");

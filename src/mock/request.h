@@ -30,6 +30,7 @@ struct MockRequest {
 };
 
 // 400 with a sentence for what no engine takes: no JSON, no prompt, n below 1.
-Result<MockRequest> read_request(Api api, std::string_view body);
+// `byte_tokens`: see MockOptions.
+Result<MockRequest> read_request(Api api, std::string_view body, bool byte_tokens = false);
 
 }  // namespace tandem::mock
