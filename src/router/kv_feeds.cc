@@ -98,19 +98,27 @@ void KvFeeds::forget(uint32_t worker) {
   holders_.forget(worker);
 }
 
-void KvFeeds::expect(uint32_t worker, std::vector<BlockKey> chain, size_t held, Duration time) {
-  const TimePoint now = clock_now();
-  if (chain.size() - std::min(held, chain.size()) <= kShortChain)
-    return holders_.expect(worker, chain, held, time, now);
-  (void)subscriber_.post([this, worker, chain = std::move(chain), held, time, now] {
-    holders_.expect(worker, chain, held, time, now);
-  });
+bool KvFeeds::tells(uint32_t worker) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = listened_.find(worker);
+  return found != listened_.end() && !found->second.source.endpoint.empty();
 }
 
-void KvFeeds::believe(uint32_t worker, std::vector<BlockKey> chain) {
-  if (chain.size() <= kShortChain) return holders_.believe(worker, chain);
+void KvFeeds::expect(uint32_t worker, const PromptKeys& prompt, size_t held, Duration time) {
+  if (!tells(worker)) return;
+  const int32_t block = holders_.block_tokens(worker);
+  if (block != 0 && block != prompt.block_tokens) return;
+  const TimePoint now = clock_now();
+  const auto& chain = prompt.keys;
+  if (chain.size() - std::min(held, chain.size()) <= kShortChain)
+    return holders_.expect(worker, chain, held, time, now);
   (void)subscriber_.post(
-      [this, worker, chain = std::move(chain)] { holders_.believe(worker, chain); });
+      [this, worker, chain, held, time, now] { holders_.expect(worker, chain, held, time, now); });
+}
+
+void KvFeeds::believe(uint32_t worker, const std::vector<BlockKey>& chain) {
+  if (chain.size() <= kShortChain) return holders_.believe(worker, chain);
+  (void)subscriber_.post([this, worker, chain] { holders_.believe(worker, chain); });
 }
 
 KvFeeds::Counts KvFeeds::counts() const {

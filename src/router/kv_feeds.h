@@ -38,9 +38,12 @@ class KvFeeds {
   void restarted(uint32_t worker);  // another process: everything is forgotten and asked for again
   void forget(uint32_t worker);     // it is not a worker any more
 
-  // PrefixHolders::expect() and believe(), on this object's thread when there is much to do.
-  void expect(uint32_t worker, std::vector<BlockKey> chain, size_t held, Duration time);
-  void believe(uint32_t worker, std::vector<BlockKey> chain);
+  // Whether the worker publishes.
+  bool tells(uint32_t worker) const;
+  // PrefixHolders::expect(), of workers that publish blocks of this size (or none yet), and
+  // believe(); on this object's thread when there is much to do.
+  void expect(uint32_t worker, const PromptKeys& prompt, size_t held, Duration time);
+  void believe(uint32_t worker, const std::vector<BlockKey>& chain);
 
   struct Counts {
     events::Subscriber::Counts feeds;
