@@ -38,6 +38,7 @@ class Engine:
     role: str
     url: str
     bootstrap: int | None
+    events: str = ""  # "ENDPOINT,REPLAY_ENDPOINT" of its KV events
 
     @property
     def address(self):
@@ -69,8 +70,9 @@ class Mocks:
         for line in self.process.stdout:
             if line.strip() == "ready":
                 break
-            words = line.split()
-            self.all.append(Engine(words[0], words[1], int(words[3]) if len(words) > 3 else None))
+            role, url, *rest = line.split()
+            told = dict(zip(rest[::2], rest[1::2]))
+            self.all.append(Engine(role, url, int(told["bootstrap"]) if "bootstrap" in told else None, told.get("events", "")))
         assert self.all, f"the mocks did not start: {log_path.read_text()}"
 
     def of(self, *roles):
