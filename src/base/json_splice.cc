@@ -1,146 +1,160 @@
 #include "base/json_splice.h"
 
-#include "base/json_value.h"
+#include <algorithm>
+#include <cassert>
 
 namespace tandem {
+
 namespace {
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
-size_t skip_space(std::string_view text, size_t at) {
-  while (at < text.size() && is_space(text[at])) ++at;
-  return at;
+void append_member(BodyPieces& out, std::string_view key, const BodyPieces& value) {
+  std::string name;
+  append_json_string(name, key);
+  name += ':';
+  out.append(std::move(name));
+  out.append_pieces(value);
 }
 
-// One past the closing quote of the string that opens at `at`, or npos.
-size_t skip_string(std::string_view text, size_t at) {
-  for (++at; at < text.size(); ++at) {
-    if (text[at] == '\\') {
-      ++at;
-    } else if (text[at] == '"') {
-      return at + 1;
-    }
-  }
-  return std::string_view::npos;
-}
-
-// One past the value at `at`, or npos. Iterative: nesting is a count, not a stack.
-size_t skip_value(std::string_view text, size_t at) {
-  size_t depth = 0;
-  while (at < text.size()) {
-    const char c = text[at];
-    if (c == '"') {
-      at = skip_string(text, at);
-      if (at == std::string_view::npos) return at;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-      ++at;
-      continue;
-    } else if (c == '}' || c == ']') {
-      if (depth == 0) return std::string_view::npos;
-      --depth;
-      ++at;
-    } else if (c == ',' || c == ':' || is_space(c)) {
-      ++at;
-      continue;
-    } else {
-      while (at < text.size() && !is_space(text[at]) && text[at] != ',' && text[at] != '}' &&
-             text[at] != ']')
-        ++at;
-    }
-    if (depth == 0) return at;
-  }
-  return std::string_view::npos;
-}
-
-tl::unexpected<Error> not_an_object() {
-  return make_error(400, "invalid_json", "The JSON body must be an object.");
+Result<JsonScan> scan_object(std::string_view text) {
+  TANDEM_TRY(scan, scan_json(text, {.max_members = SIZE_MAX}));
+  if (scan.is_array()) return make_error(400, "invalid_json", "The JSON body must be an object.");
+  return std::move(scan);
 }
 
 }  // namespace
 
-Result<std::vector<JsonMemberSpan>> json_top_level(std::string_view text) {
-  std::vector<JsonMemberSpan> members;
-  size_t at = skip_space(text, 0);
-  if (at >= text.size() || text[at] != '{') return not_an_object();
-  at = skip_space(text, at + 1);
-  if (at < text.size() && text[at] == '}') return members;
-  while (at < text.size()) {
-    if (text[at] != '"') return not_an_object();
-    JsonMemberSpan member;
-    member.key_begin = at;
-    const size_t key_end = skip_string(text, at);
-    if (key_end == std::string_view::npos) return not_an_object();
-    member.key = std::string(text.substr(at + 1, key_end - at - 2));
-    if (member.key.find('\\') != std::string::npos) {
-      if (auto parsed = parse_json(text.substr(at, key_end - at)); parsed && parsed->is_string()) {
-        member.key = parsed->as_string();
-      }
-    }
-    at = skip_space(text, key_end);
-    if (at >= text.size() || text[at] != ':') return not_an_object();
-    member.value_begin = skip_space(text, at + 1);
-    member.value_end = skip_value(text, member.value_begin);
-    if (member.value_end == std::string_view::npos) return not_an_object();
-    at = skip_space(text, member.value_end);
-    members.push_back(std::move(member));
-    if (at < text.size() && text[at] == '}') return members;
-    if (at >= text.size() || text[at] != ',') return not_an_object();
-    at = skip_space(text, at + 1);
+BodyPieces splice(const std::shared_ptr<const std::string>& whole,
+                  const std::vector<TextEdit>& edits) {
+  BodyPieces out;
+  size_t at = 0;
+  for (const TextEdit& edit : edits) {
+    assert(edit.begin >= at && edit.end >= edit.begin && edit.end <= whole->size());
+    out.append_slice(whole, at, edit.begin);
+    out.append_pieces(edit.text);
+    at = edit.end;
   }
-  return not_an_object();
+  out.append_slice(whole, at, whole->size());
+  return out;
+}
+
+std::string splice_text(std::string_view whole, const std::vector<TextEdit>& edits) {
+  std::string out;
+  size_t size = whole.size();
+  for (const TextEdit& edit : edits) size += edit.text.size();
+  out.reserve(size);
+  size_t at = 0;
+  for (const TextEdit& edit : edits) {
+    assert(edit.begin >= at && edit.end >= edit.begin && edit.end <= whole.size());
+    out.append(whole.substr(at, edit.begin - at));
+    for (const std::string_view piece : edit.text.views()) out.append(piece);
+    at = edit.end;
+  }
+  out.append(whole.substr(at));
+  return out;
+}
+
+const JsonEdit::Change* JsonEdit::change_of(std::string_view key) const {
+  for (const Change& change : changes_) {
+    if (change.key == key) return &change;
+  }
+  return nullptr;
+}
+
+JsonEdit::Change& JsonEdit::change(std::string_view key) {
+  for (Change& change : changes_) {
+    if (change.key == key) return change;
+  }
+  changes_.push_back({std::string(key), false, {}});
+  return changes_.back();
+}
+
+void JsonEdit::set(std::string_view key, BodyPieces value) {
+  Change& changed = change(key);
+  changed.erased = false;
+  changed.value = std::move(value);
+}
+
+void JsonEdit::erase(std::string_view key) {
+  if (has(key)) {
+    change(key).erased = true;
+  } else {
+    std::erase_if(changes_, [&](const Change& changed) { return changed.key == key; });
+  }
+}
+
+void JsonEdit::add(std::vector<TextEdit> edits) {
+  for (TextEdit& edit : edits) inner_.push_back(std::move(edit));
+}
+
+BodyPieces JsonEdit::added() const {
+  BodyPieces out;
+  for (const Change& change : changes_) {
+    if (change.erased || has(change.key)) continue;
+    if (!out.empty()) out.append(",");
+    append_member(out, change.key, change.value);
+  }
+  return out;
+}
+
+// An erased member takes the comma behind it along, and the white space up to the next member; the
+// erased ones at the end take the comma before them.
+std::vector<TextEdit> JsonEdit::edits() const {
+  const std::vector<JsonMemberSpan>& members = scan_.members();
+  const auto gone = [&](const JsonMemberSpan& member) {
+    const Change* const change = change_of(member.key);
+    return change != nullptr && change->erased;
+  };
+  size_t kept = members.size();  // one past the last that stays
+  while (kept > 0 && gone(members[kept - 1])) --kept;
+
+  std::vector<TextEdit> out;
+  if (BodyPieces fresh = added(); !fresh.empty()) {
+    if (kept > 0) fresh.append(",");
+    out.push_back({offset_ + scan_.begin() + 1, offset_ + scan_.begin() + 1, std::move(fresh)});
+  }
+  for (size_t i = 0; i < kept; ++i) {
+    const JsonMemberSpan& member = members[i];
+    const Change* const change = change_of(member.key);
+    if (change == nullptr) {
+      for (const TextEdit& edit : inner_) {
+        if (edit.begin >= offset_ + member.value_begin && edit.end <= offset_ + member.value_end)
+          out.push_back(edit);
+      }
+    } else if (change->erased) {
+      out.push_back({offset_ + member.key_begin, offset_ + members[i + 1].key_begin, {}});
+    } else {
+      out.push_back({offset_ + member.value_begin, offset_ + member.value_end, change->value});
+    }
+  }
+  if (kept < members.size()) {
+    const size_t begin = kept > 0 ? members[kept - 1].value_end : members[0].key_begin;
+    out.push_back({offset_ + begin, offset_ + members.back().value_end, {}});
+  }
+  return out;
 }
 
 Result<std::string> json_insert_member(std::string_view text, std::string_view key,
                                        std::string_view value) {
-  const size_t brace = skip_space(text, 0);
-  if (brace >= text.size() || text[brace] != '{') return not_an_object();
-  const size_t next = skip_space(text, brace + 1);
-  const bool empty = next < text.size() && text[next] == '}';
-  std::string out;
-  out.reserve(text.size() + key.size() + value.size() + 8);
-  out.append(text.substr(0, brace + 1));
-  append_json_string(out, key);
-  out += ':';
-  out.append(value);
-  if (!empty) out += ',';
-  out.append(text.substr(brace + 1));
-  return out;
+  TANDEM_TRY(scan, scan_object(text));
+  BodyPieces member;
+  append_member(member, key, value);
+  if (!scan.members().empty()) member.append(",");
+  return splice_text(text, {{scan.begin() + 1, scan.begin() + 1, std::move(member)}});
 }
 
 Result<std::string> json_erase_member(std::string_view text, std::string_view key) {
-  TANDEM_TRY(members, json_top_level(text));
-  std::string out(text);
-  for (size_t i = members.size(); i-- > 0;) {
-    if (members[i].key != key) continue;
-    // With the comma before it, or, for the first member, the comma after it.
-    size_t begin = members[i].key_begin;
-    size_t end = members[i].value_end;
-    if (i > 0) {
-      begin = members[i - 1].value_end;
-    } else if (const size_t comma = out.find_first_not_of(" \n\r\t", end);
-               comma != std::string::npos && out[comma] == ',') {
-      end = comma + 1;
-    }
-    out.erase(begin, end - begin);
-    TANDEM_TRY(rest, json_top_level(out));
-    members = std::move(rest);
-    i = std::min(i, members.size());
-  }
-  return out;
+  TANDEM_TRY(scan, scan_object(text));
+  JsonEdit edit(scan);
+  edit.erase(key);
+  return splice_text(text, edit.edits());
 }
 
 Result<std::string> json_replace_member(std::string_view text, std::string_view key,
                                         std::string_view value) {
-  TANDEM_TRY(members, json_top_level(text));
-  for (size_t i = members.size(); i-- > 0;) {
-    if (members[i].key != key) continue;
-    std::string out(text.substr(0, members[i].value_begin));
-    out.append(value);
-    out.append(text.substr(members[i].value_end));
-    return out;
-  }
-  return json_insert_member(text, key, value);
+  TANDEM_TRY(scan, scan_object(text));
+  JsonEdit edit(scan);
+  edit.set(key, value);
+  return splice_text(text, edit.edits());
 }
 
 }  // namespace tandem

@@ -1,34 +1,76 @@
-// Byte splices of a JSON object's top level: everything outside the edit stays byte for byte (key
-// order, number text, unknown fields, white space). The text must already have passed parse_json;
-// these only find places.
+// Byte splices of JSON text: everything outside the edits stays byte for byte (key order, number
+// text, unknown fields, white space).
+//
+//   JsonEdit edit(text, scan);               // scan: json_scan.h
+//   edit.set("stream", "false");
+//   edit.erase("stream_options");
+//   BodyPieces body = splice(shared_text, edit.edits());
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/body_pieces.h"
+#include "base/json_scan.h"
 #include "base/result.h"
 
 namespace tandem {
 
-struct JsonMemberSpan {
-  std::string
-      key;  // unescaped only if it has no escapes; otherwise the raw text between the quotes
-  size_t key_begin;    // offset of the key's opening quote
-  size_t value_begin;  // first byte of the value
-  size_t value_end;    // one past the value
+// Bytes [begin, end) of a text become `text`.
+struct TextEdit {
+  size_t begin = 0;
+  size_t end = 0;
+  BodyPieces text;
 };
 
-// Members of the top-level object in order. Fails with 400 if `text` is not an object.
-Result<std::vector<JsonMemberSpan>> json_top_level(std::string_view text);
+// The edits must be in order and apart (JsonEdit gives such). The long runs between them are shared
+// with `whole`.
+BodyPieces splice(const std::shared_ptr<const std::string>& whole,
+                  const std::vector<TextEdit>& edits);
+std::string splice_text(std::string_view whole, const std::vector<TextEdit>& edits);
 
-// Adds `"key":value` as the first member. `value` is JSON text.
+// Edits of one object's members. Names are as json_scan gives them, escapes undone; what is set or
+// erased is every member of that name. A value is JSON text. New members stand first, in the order
+// in which they were set.
+class JsonEdit {
+ public:
+  // `scan` is of a text that holds the object `offset` bytes into the text that is edited; it must
+  // outlive this.
+  explicit JsonEdit(const JsonScan& scan, size_t offset = 0) : scan_(scan), offset_(offset) {}
+
+  void set(std::string_view key, BodyPieces value);
+  void erase(std::string_view key);
+  // Edits within a member's value, in the same text: those of another JsonEdit. They give way to
+  // set() and erase() of the whole member.
+  void add(std::vector<TextEdit> edits);
+
+  bool has(std::string_view key) const { return scan_.find(key) != nullptr; }
+  std::vector<TextEdit> edits() const;
+
+ private:
+  struct Change {
+    std::string key;
+    bool erased = false;
+    BodyPieces value;
+  };
+  const Change* change_of(std::string_view key) const;
+  Change& change(std::string_view key);
+  BodyPieces added() const;
+
+  const JsonScan& scan_;
+  size_t offset_;
+  std::vector<Change> changes_;
+  std::vector<TextEdit> inner_;
+};
+
+// The same for one edit of a whole text. Errors: 400 when it is not an object.
+// Adds `"key":value` as the first member.
 Result<std::string> json_insert_member(std::string_view text, std::string_view key,
                                        std::string_view value);
-
 // Removes every top-level member named `key`, with one comma.
 Result<std::string> json_erase_member(std::string_view text, std::string_view key);
-
 // Replaces the value of the top-level member `key`, or inserts it.
 Result<std::string> json_replace_member(std::string_view text, std::string_view key,
                                         std::string_view value);

@@ -43,16 +43,6 @@ size_t utf8_sequence(std::string_view text, size_t at, size_t& bad) {
 
 }  // namespace
 
-bool is_valid_utf8(std::string_view text) {
-  size_t bad = 0;
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = utf8_sequence(text, i, bad);
-    if (length == 0) return false;
-    i += length;
-  }
-  return true;
-}
-
 std::string sanitize_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());

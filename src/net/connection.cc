@@ -1,7 +1,8 @@
 #include "net/connection.h"
 
-#include <array>
+#include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace tandem::net {
 
@@ -91,16 +92,36 @@ asio::awaitable<Connection::Wait> Connection::wait_more(Duration limit) {
   }
 }
 
+namespace {
+
+template <typename Pieces>
+std::vector<iovec> vectors_of(const Pieces& pieces) {
+  std::vector<iovec> vectors;
+  vectors.reserve(pieces.size());
+  for (const std::string_view piece : pieces) {
+    if (!piece.empty()) vectors.push_back({const_cast<char*>(piece.data()), piece.size()});
+  }
+  return vectors;
+}
+
+constexpr size_t kMostVectors = 1024;  // the kernel takes no more at once
+
+}  // namespace
+
 asio::awaitable<bool> Connection::write(std::initializer_list<std::string_view> pieces,
                                         Duration limit) {
+  return write_vectors(vectors_of(pieces), limit);
+}
+
+asio::awaitable<bool> Connection::write_all(const std::vector<std::string_view>& pieces,
+                                            Duration limit) {
+  return write_vectors(vectors_of(pieces), limit);
+}
+
+asio::awaitable<bool> Connection::write_vectors(std::vector<iovec> vectors, Duration limit) {
   assert(!writing_ && "one write at a time");
   const auto self = shared_from_this();
-  std::array<iovec, 4> vectors{};
-  assert(pieces.size() <= vectors.size());
-  size_t count = 0;
-  for (const std::string_view piece : pieces) {
-    if (!piece.empty()) vectors[count++] = {const_cast<char*>(piece.data()), piece.size()};
-  }
+  const size_t count = vectors.size();
   const TimePoint until = std::chrono::steady_clock::now() + limit;
   size_t first = 0;
   writing_ = true;
@@ -110,7 +131,8 @@ asio::awaitable<bool> Connection::write(std::initializer_list<std::string_view> 
       ok = false;
       break;
     }
-    IoResult put = stream_->try_write(&vectors[first], static_cast<int>(count - first));
+    IoResult put = stream_->try_write(&vectors[first],
+                                      static_cast<int>(std::min(count - first, kMostVectors)));
     if (put.kind == IoResult::Kind::kWouldBlock) {
       stream_->wait_writable([self] { self->writable_.notify(); });
       if (!co_await writable_.wait_for(until - std::chrono::steady_clock::now())) {

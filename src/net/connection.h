@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "net/event.h"
@@ -31,8 +32,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // peer's end: kEnd.
   asio::awaitable<Wait> wait_more(Duration limit);
 
-  // All of the pieces; false when the peer is gone or `limit` passed without progress to the end.
+  // All of the pieces, whose bytes must stay; false when the peer is gone or `limit` passed without
+  // progress to the end.
   asio::awaitable<bool> write(std::initializer_list<std::string_view> pieces, Duration limit);
+  asio::awaitable<bool> write_all(const std::vector<std::string_view>& pieces, Duration limit);
 
   // Runs once when the peer closes or the connection fails (not for close() here).
   void on_gone(std::function<void()> action) { on_gone_ = std::move(action); }
@@ -46,6 +49,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string remote() const { return stream_->remote(); }
 
  private:
+  asio::awaitable<bool> write_vectors(std::vector<iovec> vectors, Duration limit);
   void pump();
   void peer_gone();
 

@@ -135,7 +135,9 @@ class Call final : public ClientCall {
         co_return tl::unexpected(std::move(connected).error());
       }
       const TimePoint sent = now();
-      const bool written = co_await connection_->write({text, request_.body}, until - now());
+      std::vector<std::string_view> pieces = request_.body.views();
+      pieces.insert(pieces.begin(), text);
+      const bool written = co_await connection_->write_all(pieces, until - now());
       Result<ClientHead> result = co_await read_head(until);
       if (result || cancelled_) co_return result;
       const bool silent = !parser_.started() && result.error().code == "connection_lost";

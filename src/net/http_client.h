@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/body_pieces.h"
 #include "base/clock.h"
 #include "base/result.h"
 #include "net/headers.h"
@@ -43,7 +44,7 @@ struct ClientRequest {
   bool tls = false;
   std::string target = "/";
   Headers headers;  // Host and Content-Length are added
-  std::string body;
+  BodyPieces body;  // written as it lies, without being joined
   // A reused connection that dies before one byte of answer is replaced by a fresh one, once, when
   // the request cannot have been taken (the write failed, or the close came right behind it) or
   // when this says a repeat does no harm. GET and HEAD always may.
