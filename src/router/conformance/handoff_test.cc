@@ -2,6 +2,8 @@
 // request for two ends of the same handoff.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "mock/dialects.h"
 #include "router/connectors/leg_body.h"
 

@@ -44,10 +44,10 @@ struct ReplyRules {
   // A Tandem worker: the frame with a `tandem` object is its last word. The object is replaced by
   // `tandem_report` (JSON text; empty: removed); without usage the reply is wrong.
   bool tandem = false;
-  std::string tandem_report;
+  std::string tandem_report = {};
   // Members that are between the router and the workers (Connector::strip), at the top, in
   // `choices` and in `meta_info`; null values stay.
-  std::vector<std::string_view> strip;
+  std::vector<std::string_view> strip = {};
 };
 
 // What the client was told (or would have been, where it did not ask).
