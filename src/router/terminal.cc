@@ -15,14 +15,11 @@ tl::unexpected<Error> bad_response(const char* what) {
   return make_error(502, "bad_response", std::string("the worker's answer ") + what);
 }
 
-std::optional<std::string_view> member_text(std::string_view text,
-                                            const std::vector<JsonMemberSpan>& members,
+std::optional<std::string_view> member_text(std::string_view text, const JsonScan& scan,
                                             std::string_view key) {
-  for (const JsonMemberSpan& member : members) {
-    if (member.key == key)
-      return text.substr(member.value_begin, member.value_end - member.value_begin);
-  }
-  return std::nullopt;
+  const JsonMemberSpan* const member = scan.find(key);
+  if (member == nullptr) return std::nullopt;
+  return json_value_of(text, *member);
 }
 
 // Prompt and cached are prefill's, completion is the answering worker's, total is their sum;
@@ -74,14 +71,14 @@ Result<PrefillReport> parse_prefill_report(std::string_view json_text) {
 }
 
 bool has_member(std::string_view json_text, std::string_view key) {
-  const auto members = json_top_level(json_text);
-  return members && member_text(json_text, *members, key).has_value();
+  const auto scan = scan_json(json_text);
+  return scan && scan->find(key) != nullptr;
 }
 
 Result<Terminal> rewrite_terminal(std::string_view json_text, CachedTruth truth,
                                   const std::optional<PrefillReport>& prefill,
                                   const JsonValue& report) {
-  TANDEM_TRY(members, json_top_level(json_text));
+  TANDEM_TRY(members, scan_json(json_text));
   const auto tandem_text = member_text(json_text, members, "tandem");
   const auto usage_text = member_text(json_text, members, "usage");
   if (!tandem_text || !usage_text) return bad_response("lacks usage");

@@ -347,13 +347,13 @@ TEST(Connectors, TrtllmGenerationFirst) {
   EXPECT_EQ(first.order, LegOrder::kTogether);
   const Legs legs("trtllm-gen-first", Api::kChat, kChatBody);
   const std::string id = std::to_string(*legs.values.global_id);
-  EXPECT_EQ(legs.make(LegPart::kPrefill).at("disaggregated_params"),
-            R"({"request_type":"context_only","disagg_request_id":)" + id +
-                R"(,"schedule_style":"generation_first"})");
+  EXPECT_EQ(
+      legs.make(LegPart::kPrefill).at("disaggregated_params"),
+      R"({"request_type":"context_only","disagg_request_id":)" + id + R"(,"schedule_style":1})");
   EXPECT_EQ(legs.make(LegPart::kDecode).at("disaggregated_params"),
             R"({"request_type":"generation_only","ctx_request_id":)" + id +
                 R"(,"disagg_request_id":)" + id +
-                R"(,"schedule_style":"generation_first","ctx_info_endpoint":"10.0.0.7:7777"})");
+                R"(,"schedule_style":1,"ctx_info_endpoint":"10.0.0.7:7777"})");
 }
 
 TEST(Connectors, SharedStorageNeedsNoParams) {

@@ -135,12 +135,12 @@ constexpr std::array kTrtllmDecode = {
 constexpr std::array kTrtllmFirstPrefill = with_one_token(
     std::array{BodyEdit{.path = "disaggregated_params",
                         .value = R"({"request_type":"context_only","disagg_request_id":$GLOBAL_ID,)"
-                                 R"("schedule_style":"generation_first"})",
+                                 R"("schedule_style":1})",
                         .needed = true}});
 constexpr std::array kTrtllmFirstDecode = {
     BodyEdit{.path = "disaggregated_params",
              .value = R"({"request_type":"generation_only","ctx_request_id":$GLOBAL_ID,)"
-                      R"("disagg_request_id":$GLOBAL_ID,"schedule_style":"generation_first",)"
+                      R"("disagg_request_id":$GLOBAL_ID,"schedule_style":1,)"
                       R"("ctx_info_endpoint":$CONTEXT_ENDPOINT})",
              .needed = true}};
 constexpr EngineEndpoints kTrtllmEndpoints{

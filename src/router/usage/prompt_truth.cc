@@ -101,12 +101,12 @@ Result<PromptTruth> read_prompt_truth(Api api, std::string_view reply) {
   return truth;
 }
 
-Result<PrefillReport> read_prefill_report(std::string_view reply) {
+Result<TandemPrefillReport> read_prefill_report(std::string_view reply) {
   const auto scan = scan_json(reply, kReplyLimits);
   if (!scan || json_text_of(reply, scan->find("object")) != "tandem.prefill" ||
       !is_object(scan->find("usage")))
     return bad_response("is not a tandem.prefill object");
-  PrefillReport report;
+  TandemPrefillReport report;
   TANDEM_TRY(truth, read_prompt_truth(Api::kOther, reply));
   report.truth = std::move(truth);
   PromptCounts& counts = report.truth.counts;

@@ -40,11 +40,11 @@ Result<PromptTruth> read_prompt_truth(Api api, std::string_view reply);
 
 // A Tandem prefill worker's report: {"object":"tandem.prefill","usage":{...},...}. Errors: 502
 // "bad_response".
-struct PrefillReport {
+struct TandemPrefillReport {
   PromptTruth truth;
   int64_t kv_bytes = 0;
   int64_t blocks_sent = 0;
 };
-Result<PrefillReport> read_prefill_report(std::string_view reply);
+Result<TandemPrefillReport> read_prefill_report(std::string_view reply);
 
 }  // namespace tandem::router

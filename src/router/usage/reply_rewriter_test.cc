@@ -368,7 +368,7 @@ TEST(PromptTruth, ImpossibleCountsAreNotTold) {
   EXPECT_EQ(negative->counts.prompt, std::nullopt);
 }
 
-TEST(PrefillReport, IsChecked) {
+TEST(TandemPrefillReport, IsChecked) {
   const auto good = read_prefill_report(
       R"({"object":"tandem.prefill","usage":{"prompt_tokens":5,"cached_tokens":2},"kv_bytes":9,)"
       R"("blocks_sent":1})");
