@@ -9,6 +9,7 @@ namespace tandem::net {
 namespace {
 
 constexpr size_t kReadChunk = 64UL << 10;
+constexpr size_t kKeptBuffer = 2UL << 10;
 
 // One per thread: an idle connection costs no read buffer.
 char* read_scratch() {
@@ -28,14 +29,16 @@ Connection::~Connection() {
 void Connection::start() { pump(); }
 
 void Connection::pump() {
-  if (reading_ || gone() || buffer_.size() - begin_ >= kReadHighWater) return;
+  if (reading_ || gone() || buffer_.size() - begin_ >= high_water_) return;
   reading_ = true;
   stream_->wait_readable([self = shared_from_this()] {
     self->reading_ = false;
     if (self->closed_) return;
     char* const scratch = read_scratch();
-    while (self->buffer_.size() - self->begin_ < kReadHighWater) {
-      const IoResult got = self->stream_->try_read(scratch, kReadChunk);
+    while (self->buffer_.size() - self->begin_ < self->high_water_) {
+      const size_t room = self->high_water_ - (self->buffer_.size() - self->begin_);
+      const size_t most = std::min(room, kReadChunk);
+      const IoResult got = self->stream_->try_read(scratch, most);
       if (got.kind == IoResult::Kind::kWouldBlock) break;
       if (got.kind != IoResult::Kind::kDone) {
         (got.kind == IoResult::Kind::kEnd ? self->ended_ : self->failed_) = true;
@@ -46,7 +49,7 @@ void Connection::pump() {
         self->begin_ = 0;
       }
       self->buffer_.append(scratch, got.bytes);
-      if (got.bytes < kReadChunk) break;
+      if (got.bytes < most) break;
     }
     self->readable_.notify();
     if (const auto action = self->on_data_) action();  // a copy: it may replace itself
@@ -67,7 +70,8 @@ void Connection::consume(size_t bytes) {
   if (begin_ == buffer_.size()) {
     buffer_.clear();
     begin_ = 0;
-    if (buffer_.capacity() > kReadChunk) buffer_.shrink_to_fit();
+    // A connection that waits costs no buffer to speak of.
+    if (buffer_.capacity() > kKeptBuffer) buffer_ = std::string();
   }
   pump();
 }

@@ -23,6 +23,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ~Connection();
 
   void start();  // begins to read
+  // How many bytes may lie here unread; more stay with the peer. kReadHighWater unless it is set.
+  void limit_unread(size_t bytes) { high_water_ = bytes; }
 
   std::string_view buffered() const { return std::string_view(buffer_).substr(begin_); }
   void consume(size_t bytes);
@@ -56,6 +58,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::unique_ptr<Stream> stream_;
   std::string buffer_;
   size_t begin_ = 0;
+  size_t high_water_ = kReadHighWater;
   size_t seen_ = 0;  // buffered bytes that a waiter already knows
   bool reading_ = false;
   bool ended_ = false;

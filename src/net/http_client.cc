@@ -13,7 +13,14 @@ namespace tandem::net {
 namespace {
 
 constexpr size_t kReadPiece = 64UL << 10;
+// Of an answer, while nobody takes it: with the piece that was taken, 64 KiB.
+constexpr size_t kUnread = 32UL << 10;
 constexpr Duration kStaleWindow = std::chrono::milliseconds(50);
+
+// Names a pool.
+std::string pool_name(const std::string& host, uint16_t port, bool tls) {
+  return (tls ? "tls " : "") + host + ":" + std::to_string(port);
+}
 
 tl::unexpected<Error> cancelled_error() {
   return make_error(499, "cancelled", "the call was cancelled");
@@ -72,6 +79,24 @@ class HttpClient::Impl : public std::enable_shared_from_this<HttpClient::Impl> {
     connection->close();
   }
 
+  void warm(const Url& url, size_t count, Duration limit) {
+    const std::string origin = pool_name(url.host, url.port, url.tls);
+    const auto known = pool_.find(origin);
+    const size_t have = known == pool_.end() ? 0 : known->second.size();
+    const auto connect_to = url.tls ? connect_tls : connect_tcp;
+    for (size_t i = have; i < std::min(count, per_origin_); ++i) {
+      connect_to(reactor, url.host, url.port, limit,
+                 [weak = weak_from_this(), origin](Result<std::unique_ptr<Stream>> made) {
+                   const auto self = weak.lock();
+                   if (!self || !made) return;
+                   auto connection = std::make_shared<Connection>(self->reactor, std::move(*made));
+                   connection->limit_unread(kUnread);
+                   connection->start();
+                   self->give(origin, std::move(connection));
+                 });
+    }
+  }
+
   void drop(const std::string& origin) {
     const auto found = pool_.find(origin);
     if (found == pool_.end()) return;
@@ -112,7 +137,7 @@ class Call final : public ClientCall {
       : pool_(std::move(pool)),
         request_(std::move(request)),
         timeouts_(timeouts),
-        origin_((request_.tls ? "tls " : "") + request_.host + ":" + std::to_string(request_.port)),
+        origin_(pool_name(request_.host, request_.port, request_.tls)),
         parser_(MessageParser::Kind::kResponse, {}),
         connected_(pool_->reactor) {}
 
@@ -139,6 +164,7 @@ class Call final : public ClientCall {
       pieces.insert(pieces.begin(), text);
       const bool written = co_await connection_->write_all(pieces, until - now());
       Result<ClientHead> result = co_await read_head(until);
+      if (result) request_.body = {};  // it will not be sent again
       if (result || cancelled_) co_return result;
       const bool silent = !parser_.started() && result.error().code == "connection_lost";
       // A close without a byte right behind the request means that the peer had given the
@@ -243,6 +269,7 @@ class Call final : public ClientCall {
     if (cancelled_) co_return cancelled_error();
     if (!*outcome) co_return tl::unexpected(std::move(*outcome).error());
     connection_ = std::make_shared<Connection>(pool_->reactor, std::move(**outcome));
+    connection_->limit_unread(kUnread);
     connection_->start();
     co_return Status();
   }
@@ -332,8 +359,11 @@ std::unique_ptr<ClientCall> HttpClient::call(ClientRequest request, ClientTimeou
 }
 
 void HttpClient::drop_idle(const std::string& host, uint16_t port) {
-  for (const char* const scheme : {"", "tls "})
-    impl_->drop(scheme + host + ":" + std::to_string(port));
+  for (const bool tls : {false, true}) impl_->drop(pool_name(host, port, tls));
+}
+
+void HttpClient::warm(const Url& url, size_t count, Duration limit) {
+  impl_->warm(url, count, limit);
 }
 
 size_t HttpClient::idle_connections() const { return impl_->size(); }

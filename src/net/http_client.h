@@ -91,6 +91,9 @@ class HttpClient {
   std::unique_ptr<ClientCall> call(ClientRequest request, ClientTimeouts timeouts = {});
   void drop_idle(const std::string& host,
                  uint16_t port);  // forget pooled connections (a worker restarted)
+  // Opens connections until `count` to that origin are idle, so that the first requests need not
+  // wait for them; what cannot be opened within `limit` is left.
+  void warm(const Url& url, size_t count, Duration limit = std::chrono::seconds(2));
   size_t idle_connections() const;
 
  private:

@@ -23,6 +23,11 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   }
 
   Result<uint16_t> listen() {
+    const ServerOptions& options = shared_.options;
+    if (!options.tls_certificate.empty() || !options.tls_key.empty()) {
+      TANDEM_TRY(identity, TlsIdentity::load(options.tls_certificate, options.tls_key));
+      identity_ = std::move(identity);
+    }
     TANDEM_TRY(listener, listen_tcp(reactor_, shared_.options.host, shared_.options.port));
     listener_ = std::move(listener);
     accept_next();
@@ -80,7 +85,8 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
         self->retry_.arm(std::chrono::milliseconds(50));
         return;
       }
-      self->admit(std::move(stream));
+      if (self->identity_) stream = self->identity_->serve(self->reactor_, std::move(stream));
+      if (stream) self->admit(std::move(stream));
       self->accept_next();
     });
   }
@@ -135,6 +141,7 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   Reactor& reactor_;
   ServerShared shared_;
   std::unique_ptr<Listener> listener_;
+  std::shared_ptr<const TlsIdentity> identity_;
   std::set<std::shared_ptr<Session>> sessions_;
   bool announcing_ = false;
   Event empty_;

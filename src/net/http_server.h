@@ -94,6 +94,8 @@ struct ServerOptions {
   Duration keep_alive = std::chrono::seconds(120);    // idle between requests, and before the first
   Duration write_timeout = std::chrono::seconds(60);  // to a client that does not read
   CorsPolicy cors = {};                               // by default no page of another origin
+  std::string tls_certificate = {};                   // PEM files, both or none
+  std::string tls_key = {};
   // Names a request by its headers (of a broken head: those that were read): x-request-id of the
   // answers that the server makes itself. Empty: they have none.
   std::function<std::string(const Headers&)> identify = {};
@@ -116,7 +118,7 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  Result<uint16_t> listen();  // the port bound
+  Result<uint16_t> listen();  // the port bound. Errors also: 400 "bad_certificate"
   void close_listener();
   // Every answer from now on tells its client that the connection closes after it.
   void announce_close();

@@ -1,15 +1,27 @@
 #include "net/sse.h"
 
+#include <cstring>
+#include <utility>
+
 namespace tandem::net {
 
 namespace {
+
+// The first CR or LF from `from` on.
+size_t end_of_line(std::string_view text, size_t from) {
+  const size_t feed = text.find('\n', from);
+  const size_t end = feed == std::string_view::npos ? text.size() : feed;
+  const void* const carriage = std::memchr(text.data() + from, '\r', end - from);
+  if (carriage == nullptr) return feed;
+  return static_cast<size_t>(static_cast<const char*>(carriage) - text.data());
+}
 
 // Calls `visit` with each line of a frame, endings removed.
 template <typename Visit>
 void for_each_line(std::string_view raw, Visit visit) {
   size_t begin = 0;
   while (begin < raw.size()) {
-    const size_t end = raw.find_first_of("\r\n", begin);
+    const size_t end = end_of_line(raw, begin);
     visit(raw.substr(begin, end == std::string_view::npos ? std::string_view::npos : end - begin));
     if (end == std::string_view::npos) break;
     begin = end + 1;
@@ -17,42 +29,74 @@ void for_each_line(std::string_view raw, Visit visit) {
   }
 }
 
-void read_data(SseFrame& frame) {
+// A line's data, if it is a data line.
+std::optional<std::string_view> data_of(std::string_view line) {
+  if (line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
+  if (!line.starts_with("data")) return std::nullopt;
+  line.remove_prefix(4);
+  if (line.starts_with(":")) {
+    line.remove_prefix(1);
+    if (line.starts_with(" ")) line.remove_prefix(1);
+  } else if (!line.empty()) {
+    return std::nullopt;  // another field's name
+  }
+  return line;
+}
+
+void read_data(SseView& frame, std::string& joined) {
+  size_t lines = 0;
   for_each_line(frame.raw, [&](std::string_view line) {
-    if (line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
-    if (!line.starts_with("data")) return;
-    line.remove_prefix(4);
-    if (line.starts_with(":")) {
-      line.remove_prefix(1);
-      if (line.starts_with(" ")) line.remove_prefix(1);
-    } else if (!line.empty()) {
-      return;  // another field's name
-    }
-    if (frame.has_data) frame.data += '\n';
+    const auto data = data_of(line);
+    if (!data) return;
     frame.has_data = true;
-    frame.data.append(line);
+    if (++lines == 1) {
+      frame.data = *data;
+      return;
+    }
+    if (lines == 2) joined.assign(frame.data);
+    joined += '\n';
+    joined.append(*data);
   });
+  if (lines > 1) frame.data = joined;
 }
 
 }  // namespace
 
-Status SseFramer::feed(std::string_view bytes) {
-  if (begin_ > 0 && (begin_ == buffer_.size() || begin_ >= 64UL << 10)) {
-    buffer_.erase(0, begin_);
-    scan_ -= begin_;
-    line_start_ -= begin_;
-    begin_ = 0;
-  }
+void SseFramer::drop_taken() {
+  buffer_.erase(0, begin_);
+  scan_ -= begin_;
+  line_start_ -= begin_;
+  begin_ = 0;
+}
+
+void SseFramer::trim() {
+  drop_taken();
+  joined_ = std::string();
+  if (buffer_.capacity() > 2 * buffer_.size() + 512) buffer_.shrink_to_fit();
+}
+
+Status SseFramer::take(std::string bytes) {
+  if (begin_ > 0 && (begin_ == buffer_.size() || begin_ >= 64UL << 10)) drop_taken();
   // What is left after the caller drained next() is one unfinished frame: the bound holds to within
   // one feed.
   if (buffered() > limit_) {
     return make_error(502, "sse_frame_too_large", "an event of the upstream's stream is too large");
   }
-  buffer_.append(bytes);
+  if (buffer_.empty()) {
+    buffer_ = std::move(bytes);
+  } else {
+    buffer_.append(bytes);
+  }
   return {};
 }
 
 std::optional<SseFrame> SseFramer::next() {
+  const auto view = next_view();
+  if (!view) return std::nullopt;
+  return SseFrame{std::string(view->raw), std::string(view->data), view->has_data};
+}
+
+std::optional<SseView> SseFramer::next_view() {
   while (scan_ < buffer_.size()) {
     if (after_cr_) {
       after_cr_ = false;
@@ -61,7 +105,7 @@ std::optional<SseFrame> SseFramer::next() {
         continue;
       }
     }
-    const size_t end = buffer_.find_first_of("\r\n", scan_);
+    const size_t end = end_of_line(buffer_, scan_);
     if (end == std::string::npos) {
       scan_ = buffer_.size();
       return std::nullopt;
@@ -77,10 +121,10 @@ std::optional<SseFrame> SseFramer::next() {
     }
     line_start_ = scan_;
     if (!blank) continue;
-    SseFrame frame;
-    frame.raw = buffer_.substr(begin_, scan_ - begin_);
+    SseView frame;
+    frame.raw = std::string_view(buffer_).substr(begin_, scan_ - begin_);
     begin_ = scan_;
-    read_data(frame);
+    read_data(frame, joined_);
     return frame;
   }
   return std::nullopt;

@@ -20,6 +20,15 @@ struct SseFrame {
   bool done() const { return has_data && data == "[DONE]"; }
 };
 
+// The same without copies: `raw` lies in the framer's buffer and is good until the next feed();
+// `data` until the next frame is asked for.
+struct SseView {
+  std::string_view raw;
+  std::string_view data;
+  bool has_data = false;
+  bool done() const { return has_data && data == "[DONE]"; }
+};
+
 // Lines end with LF, CRLF or CR. A CR that ends a frame closes it at once; an LF that then follows
 // belongs to the next frame's raw bytes, so a frame never waits for one more byte.
 class SseFramer {
@@ -28,15 +37,22 @@ class SseFramer {
 
   // Takes bytes; error 502 "sse_frame_too_large" when a frame outgrew the bound. Call next() until
   // it gives nothing between two feeds.
-  Status feed(std::string_view bytes);
+  Status feed(std::string_view bytes) { return take(std::string(bytes)); }
+  Status take(std::string bytes);  // the same without a copy, where nothing is left over
   // The next whole frame, or nothing.
+  std::optional<SseView> next_view();
   std::optional<SseFrame> next();
   // At the stream's end: bytes after the last whole frame.
   std::string take_rest();
   size_t buffered() const { return buffer_.size() - begin_; }
+  // Gives memory back that frames which were taken no longer need; their views end.
+  void trim();
 
  private:
+  void drop_taken();
+
   std::string buffer_;
+  std::string joined_;  // data of several lines
   size_t limit_;
   size_t begin_ = 0;       // start of the frame being read
   size_t scan_ = 0;        // first byte not yet looked at

@@ -1,5 +1,5 @@
 // Stream: a connected byte stream without blocking calls, so that HTTP is compiled once for any
-// transport. TCP is in tcp.cc, TLS for clients in tls.cc. Used by net's own sources and by
+// transport. TCP is in tcp.cc, TLS in tls.cc. Used by net's own sources and by
 // tests.
 #pragma once
 
@@ -58,5 +58,28 @@ std::function<void()> connect_tcp(Reactor& reactor, const std::string& host, uin
 // "tls_failed".
 std::function<void()> connect_tls(Reactor& reactor, const std::string& host, uint16_t port,
                                   Duration limit, ConnectAction action);
+
+// Authorities whose certificates are good besides the system's: PEM. For the whole process; before
+// the first connection. Errors: 400 "bad_certificate".
+Status trust_also(const std::string& file);
+
+// What a server shows to its clients: a certificate chain and its key, PEM files. Immutable.
+class TlsIdentity {
+ public:
+  // Errors: 400 "bad_certificate".
+  static Result<std::shared_ptr<const TlsIdentity>> load(const std::string& certificate_file,
+                                                         const std::string& key_file);
+  ~TlsIdentity();
+  TlsIdentity(const TlsIdentity&) = delete;
+  TlsIdentity& operator=(const TlsIdentity&) = delete;
+
+  // TLS on top of an accepted stream; null when OpenSSL fails.
+  std::unique_ptr<Stream> serve(Reactor& reactor, std::unique_ptr<Stream> stream) const;
+
+ private:
+  struct Impl;
+  explicit TlsIdentity(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace tandem::net

@@ -1,6 +1,7 @@
-// TLS for clients: a Stream over another one, with OpenSSL working on memory. The server's
+// TLS: a Stream over another one, with OpenSSL working on memory. For clients the server's
 // certificate must be good and name the host; which authorities count is the system's choice, or
-// that of SSL_CERT_FILE and SSL_CERT_DIR.
+// that of SSL_CERT_FILE and SSL_CERT_DIR, and of trust_also(). A server's handshake happens inside
+// of its first reads.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -41,6 +42,13 @@ SSL_CTX* client_context() {
   return context.get();
 }
 
+// OpenSSL's oldest complaint on this thread, as a sentence's end.
+std::string openssl_problem() {
+  const char* const reason = ERR_reason_error_string(ERR_get_error());
+  ERR_clear_error();
+  return reason != nullptr ? reason : "unknown reason";
+}
+
 bool is_address(const std::string& host) {
   in6_addr ignored{};
   return inet_pton(AF_INET, host.c_str(), &ignored) == 1 ||
@@ -53,11 +61,7 @@ class TlsStream final : public Stream {
       : reactor_(reactor), inner_(std::move(inner)) {}
 
   Status open(const std::string& host) {
-    if (client_context() != nullptr) ssl_.reset(SSL_new(client_context()));
-    if (!ssl_) return internal_error("OpenSSL cannot be used");
-    in_ = BIO_new(BIO_s_mem());
-    out_ = BIO_new(BIO_s_mem());
-    SSL_set_bio(ssl_.get(), in_, out_);
+    TANDEM_CHECK(begin(client_context()));
     SSL_set_connect_state(ssl_.get());
     bool named = false;
     if (is_address(host)) {
@@ -67,6 +71,12 @@ class TlsStream final : public Stream {
               SSL_set_tlsext_host_name(ssl_.get(), host.c_str()) == 1;
     }
     return named ? Status() : internal_error("OpenSSL does not take the host's name");
+  }
+
+  Status serve(SSL_CTX* context) {
+    TANDEM_CHECK(begin(context));
+    SSL_set_accept_state(ssl_.get());
+    return {};
   }
 
   enum class Step { kDone, kRead, kWrite, kFailed };
@@ -152,6 +162,15 @@ class TlsStream final : public Stream {
   std::string remote() const override { return inner_->remote(); }
 
  private:
+  Status begin(SSL_CTX* context) {
+    if (context != nullptr) ssl_.reset(SSL_new(context));
+    if (!ssl_) return internal_error("OpenSSL cannot be used");
+    in_ = BIO_new(BIO_s_mem());
+    out_ = BIO_new(BIO_s_mem());
+    SSL_set_bio(ssl_.get(), in_, out_);
+    return {};
+  }
+
   // What was read before the end counts; the end itself is found again by the next read.
   static IoResult ended(size_t have, IoResult::Kind kind) {
     return have > 0 ? IoResult{IoResult::Kind::kDone, have} : IoResult{kind, 0};
@@ -282,6 +301,47 @@ std::function<void()> connect_tls(Reactor& reactor, const std::string& host, uin
   return [weak = std::weak_ptr<TlsConnect>(connect)] {
     if (const auto alive = weak.lock()) alive->cancel();
   };
+}
+
+Status trust_also(const std::string& file) {
+  if (client_context() != nullptr &&
+      SSL_CTX_load_verify_locations(client_context(), file.c_str(), nullptr) == 1)
+    return {};
+  return make_error(400, "bad_certificate",
+                    "no certificates can be read from '" + file + "': " + openssl_problem());
+}
+
+struct TlsIdentity::Impl {
+  std::unique_ptr<SSL_CTX, FreeContext> context;
+};
+
+TlsIdentity::TlsIdentity(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TlsIdentity::~TlsIdentity() = default;
+
+Result<std::shared_ptr<const TlsIdentity>> TlsIdentity::load(const std::string& certificate_file,
+                                                             const std::string& key_file) {
+  std::unique_ptr<SSL_CTX, FreeContext> made(SSL_CTX_new(TLS_server_method()));
+  if (!made) return internal_error("OpenSSL cannot be used");
+  SSL_CTX_set_min_proto_version(made.get(), TLS1_2_VERSION);
+  SSL_CTX_set_mode(made.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  const auto bad = [](const std::string& file) {
+    return make_error(400, "bad_certificate",
+                      "'" + file + "' cannot be used for TLS: " + openssl_problem());
+  };
+  if (SSL_CTX_use_certificate_chain_file(made.get(), certificate_file.c_str()) != 1)
+    return bad(certificate_file);
+  if (SSL_CTX_use_PrivateKey_file(made.get(), key_file.c_str(), SSL_FILETYPE_PEM) != 1)
+    return bad(key_file);
+  if (SSL_CTX_check_private_key(made.get()) != 1) return bad(key_file);
+  auto impl = std::make_unique<Impl>();
+  impl->context = std::move(made);
+  return std::shared_ptr<const TlsIdentity>(new TlsIdentity(std::move(impl)));
+}
+
+std::unique_ptr<Stream> TlsIdentity::serve(Reactor& reactor, std::unique_ptr<Stream> stream) const {
+  auto made = std::make_unique<TlsStream>(reactor, std::move(stream));
+  if (!made->serve(impl_->context.get())) return nullptr;
+  return made;
 }
 
 }  // namespace tandem::net
