@@ -161,6 +161,10 @@ void Options::choice(std::string& target, std::string name, std::vector<std::str
 
 void Options::example(std::string line) { examples_.push_back(std::move(line)); }
 
+void Options::tables(std::string name, std::function<Status(const Table&)> add) {
+  tables_.emplace_back(std::move(name), std::move(add));
+}
+
 void Options::hide(std::string_view name) {
   for (Spec& spec : specs_) spec.hidden = spec.hidden || spec.name == name;
 }

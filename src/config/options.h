@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -52,6 +53,9 @@ class Options {
   // One of `words`.
   void choice(std::string& target, std::string name, std::vector<std::string> words,
               std::string help);
+  // Only in the file: an array of tables, [[name]]. `add` gets each one's keys and values, as text.
+  using Table = std::vector<std::pair<std::string, std::string>>;
+  void tables(std::string name, std::function<Status(const Table&)> add);
   void hide(std::string_view name);  // not in the help: for tests
   void example(std::string line);    // shown at the end of the help
 
@@ -81,6 +85,7 @@ class Options {
   std::string summary_;
   std::vector<std::string> examples_;
   std::vector<Spec> specs_;
+  std::vector<std::pair<std::string, std::function<Status(const Table&)>>> tables_;
 };
 
 }  // namespace tandem::config

@@ -112,5 +112,24 @@ TEST(Options, TheFileHasTheSameNamesAndFlagsWin) {
   EXPECT_FALSE(g.options.parse({"m", "--config", path + ".absent"}));
 }
 
+TEST(Options, AnArrayOfTablesIsGivenTableByTable) {
+  const std::string path = ::testing::TempDir() + "options_tables.toml";
+  std::ofstream(path) << "[[workers]]\nurl = \"a\"\nport = 7\n[[workers]]\nurl = \"b\"\n"
+                         "[[test.workers]]\nurl = \"c\"\n";
+  Fixture f;
+  std::string seen;
+  f.options.tables("workers", [&](const Options::Table& table) -> Status {
+    for (const auto& [key, value] : table) seen += key + "=" + value + " ";
+    return seen.find("=c") != std::string::npos ? make_error(400, "x", "c is too much") : Status();
+  });
+  const auto parsed = f.options.parse({"m", "--config", path});
+  EXPECT_EQ(seen, "port=7 url=a url=b url=c ");
+  ASSERT_FALSE(parsed);
+  EXPECT_NE(parsed.error().message.find("line 6"), std::string::npos) << parsed.error().message;
+  EXPECT_NE(parsed.error().message.find("c is too much"), std::string::npos);
+  std::ofstream(path) << "[[workerz]]\nurl = \"a\"\n";
+  EXPECT_FALSE(f.options.parse({"m", "--config", path}));
+}
+
 }  // namespace
 }  // namespace tandem::config

@@ -1,5 +1,6 @@
 #define TOML_EXCEPTIONS 0
 #define TOML_ENABLE_FORMATTERS 0
+#include <algorithm>
 #include <sstream>
 
 #include <toml++/toml.h>
@@ -54,9 +55,30 @@ Status Options::read_file(const std::string& path) {
   const auto fail = [&](const toml::node& node, const std::string& message) {
     return make_error(400, "invalid_config", path + ", " + at(node.source()) + ": " + message);
   };
+  const auto read_tables = [&](const std::string& name, const toml::array& list) -> Status {
+    const auto found = std::ranges::find(
+        tables_, name, &std::pair<std::string, std::function<Status(const Table&)>>::first);
+    if (found == tables_.end())
+      return fail(list, "[[" + name + "]] is nothing that tandem " + command_ + " knows");
+    for (const auto& element : list) {
+      Table table;
+      for (const auto& [key, node] : *element.as_table()) {
+        const auto text = scalar_text(node);
+        if (!text) return fail(node, "\"" + std::string(key.str()) + "\" is not a value");
+        table.emplace_back(std::string(key.str()), *text);
+      }
+      if (auto added = found->second(table); !added)
+        return fail(element, "[[" + name + "]]: " + added.error().message);
+    }
+    return {};
+  };
   const auto apply = [&](const toml::table& table) -> Status {
     for (const auto& [key, node] : table) {
       if (node.is_table()) continue;
+      if (const auto* list = node.as_array(); list != nullptr && node.is_array_of_tables()) {
+        TANDEM_CHECK(read_tables(std::string(key.str()), *list));
+        continue;
+      }
       const Spec* spec = find(key.str());
       if (spec == nullptr)
         return fail(node,
