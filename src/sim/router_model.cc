@@ -198,7 +198,9 @@ void Router::act(Request& request, const Decision& decision) {
     case Decision::Kind::kDispatch:
       return dispatch(request, decision);
     case Decision::Kind::kCancel:
+    case Decision::Kind::kDetach:
       return cancel(request, decision.serial);
+    case Decision::Kind::kRelease:
     case Decision::Kind::kCharge:
       return;
     case Decision::Kind::kFinish:

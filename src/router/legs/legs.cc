@@ -16,7 +16,8 @@ Error as_gateway_error(Leg leg, LegFailure failure, const Error& error) {
   }
   // Dead or frozen: the same request may go well once a worker is back, so clients are told when to
   // come again.
-  const int status = failure == LegFailure::kDied ? 503 : 502;
+  const bool gone = failure == LegFailure::kDied || failure == LegFailure::kUnreached;
+  const int status = gone ? 503 : 502;
   return Error{status, name + "_failed", "the " + name + " worker failed: " + error.message};
 }
 
@@ -41,22 +42,32 @@ void Legs::dispatch(Leg leg, WorkerId worker, Decisions& out) {
                  .attempt = attempt_});
 }
 
-Decisions Legs::placed(const Placement& placement) {
+Decisions Legs::placed(const Placement& placement, Order order) {
   Decisions out;
   if (over_) return out;
   prefill_ = LegState();
+  answer_ = LegState();
   attempt_ = 1;
+  claimed_ = answer_waits_ = false;
   ++dispatches_;
   if (placement.prefill != kNoWorker) dispatch(Leg::kPrefill, placement.prefill, out);
-  dispatch(Leg::kAnswer, placement.answer, out);
+  if (placement.prefill != kNoWorker && order == Order::kPrefillFirst) {
+    answer_waits_ = true;
+    next_answer_ = placement.answer;
+  } else {
+    dispatch(Leg::kAnswer, placement.answer, out);
+  }
   return out;
 }
 
 Decisions Legs::placed_answer(WorkerId worker) {
   Decisions out;
   if (over_) return out;
-  ++attempt_;
-  ++dispatches_;
+  if (!answer_waits_) {
+    ++attempt_;
+    ++dispatches_;
+  }
+  answer_waits_ = false;
   dispatch(Leg::kAnswer, worker, out);
   return out;
 }
@@ -80,24 +91,61 @@ void Legs::cancel(Leg leg, Decisions& out) {
   if (target.live() || target.suspect()) target.phase = LegState::Phase::kDead;
 }
 
+bool Legs::prefill_unclaimed() const {
+  return prefill_.phase == LegState::Phase::kDone && !claimed_ && !answer_.live();
+}
+
+void Legs::let_go_of_answer(Decisions& out) {
+  const bool in_flight = prefill_.phase == LegState::Phase::kDone && answer_.live() && !began_;
+  if (!in_flight || options_.cut_in_flight) return cancel(Leg::kAnswer, out);
+  out.push_back({.kind = Kind::kDetach,
+                 .leg = Leg::kAnswer,
+                 .worker = answer_.worker,
+                 .serial = answer_.serial});
+  answer_.phase = LegState::Phase::kDead;
+  claimed_ = true;
+}
+
 void Legs::end(Decision last, Decisions& out) {
   if (over_) return;
+  const bool answered =
+      last.kind == Kind::kFinish || (last.kind == Kind::kRelay && last.leg == Leg::kPrefill);
   cancel(Leg::kPrefill, out);
-  cancel(Leg::kAnswer, out);
+  let_go_of_answer(out);
+  if (options_.releases && !answered && prefill_unclaimed())
+    out.push_back({.kind = Kind::kRelease, .leg = Leg::kAnswer});
   over_ = true;
   must_progress_by_ = TimePoint::max();
   out.push_back(std::move(last));
 }
 
-Decisions Legs::prefill_done(uint32_t serial) {
-  if (!over_ && prefill_.live() && prefill_.serial == serial)
-    prefill_.phase = LegState::Phase::kDone;
-  return {};
+Decisions Legs::prefill_done(uint32_t serial, bool complete) {
+  Decisions out;
+  if (over_ || !prefill_.live() || prefill_.serial != serial) return out;
+  prefill_.phase = LegState::Phase::kDone;
+  if (complete && !began_) {
+    end({.kind = Kind::kRelay, .leg = Leg::kPrefill, .serial = serial}, out);
+  } else if (answer_waits_ && next_answer_ == kNoWorker) {
+    out.push_back({.kind = Kind::kPlaceAnswer});
+  } else if (answer_waits_) {
+    answer_waits_ = false;
+    dispatch(Leg::kAnswer, next_answer_, out);
+  }
+  return out;
+}
+
+Decisions Legs::prefill_changed(uint32_t serial, TimePoint now) {
+  Decisions out;
+  if (over_ || began_ || !prefill_.live() || prefill_.serial != serial) return out;
+  prefill_.phase = LegState::Phase::kDead;
+  place_all({503, "prefill_failed", "the prefill worker was restarted; send the request again"},
+            now, out);
+  return out;
 }
 
 Decisions Legs::answer_byte(uint32_t serial) {
   if (!may_answer(serial)) return {};
-  began_ = true;
+  began_ = claimed_ = true;
   must_progress_by_ = TimePoint::max();
   return {};
 }
@@ -123,6 +171,7 @@ Decisions Legs::failed(uint32_t serial, LegFailure failure, Error error, TimePoi
 
 Decisions Legs::worker_down(WorkerId worker, TimePoint now) {
   Decisions out;
+  if (answer_waits_ && next_answer_ == worker) next_answer_ = kNoWorker;
   for (const Leg leg : {Leg::kPrefill, Leg::kAnswer}) {
     if (over_ || !state(leg).live() || state(leg).worker != worker) continue;
     const uint32_t serial = state(leg).serial;
@@ -156,15 +205,16 @@ void Legs::lose(Leg leg, LegFailure failure, Error error, TimePoint now, Decisio
     return;
   }
   // With this news a suspect on the other side is cleared: it only felt the death.
-  if (other.suspect() && failure == LegFailure::kDied) other.phase = LegState::Phase::kDead;
-  leg == Leg::kPrefill ? lose_prefill(now, out) : lose_answer(out);
+  if (other.suspect() && (failure == LegFailure::kDied || failure == LegFailure::kUnreached))
+    other.phase = LegState::Phase::kDead;
+  leg == Leg::kPrefill ? lose_prefill(now, out) : lose_answer(now, out);
 }
 
 void Legs::lose_peer_of(Leg leg, TimePoint now, Decisions& out) {
   const Leg peer = leg == Leg::kPrefill ? Leg::kAnswer : Leg::kPrefill;
   LegState& lost = state(peer);
   state(leg).phase = LegState::Phase::kDead;
-  if (leg == Leg::kAnswer && lost.live() && !redialed_ && dispatches_ < options_.max_dispatches) {
+  if (leg == Leg::kAnswer && lost.live() && !redialed_ && may_repeat(now)) {
     redialed_ = true;
     last_error_ = as_gateway_error(peer, LegFailure::kDied, answer_.error);
     out.push_back({.kind = Kind::kPlaceAnswer});
@@ -173,27 +223,36 @@ void Legs::lose_peer_of(Leg leg, TimePoint now, Decisions& out) {
   cancel(peer, out);
   lost.failure = LegFailure::kDied;
   lost.error = state(leg).error;
-  peer == Leg::kPrefill ? lose_prefill(now, out) : lose_answer(out);
+  peer == Leg::kPrefill ? lose_prefill(now, out) : lose_answer(now, out);
 }
 
 void Legs::charge(LegState& leg, Decisions& out) {
-  if (leg.failure == LegFailure::kFailed || leg.failure == LegFailure::kLostPeer ||
-      leg.failure == LegFailure::kDied) {
+  if (leg.failure != LegFailure::kRefused && leg.failure != LegFailure::kBusy) {
     out.push_back({.kind = Kind::kCharge, .worker = leg.worker, .serial = leg.serial});
   }
   if (std::find(excluded_.begin(), excluded_.end(), leg.worker) == excluded_.end())
     excluded_.push_back(leg.worker);
 }
 
-void Legs::place_all(const Error& why, Decisions& out) {
+bool Legs::may_repeat(TimePoint now) {
+  return dispatches_ < options_.max_dispatches &&
+         (options_.budget == nullptr || options_.budget->take(now));
+}
+
+bool Legs::may_redial() const {
+  const bool unreached = answer_.failure == LegFailure::kUnreached;
+  if (prefill_.live()) return options_.redials || unreached;
+  return prefill_.phase == LegState::Phase::kDone && options_.keeps && unreached;
+}
+
+void Legs::place_all(const Error& why, TimePoint now, Decisions& out) {
   cancel(Leg::kPrefill, out);
   cancel(Leg::kAnswer, out);
   last_error_ = why;
-  if (dispatches_ >= options_.max_dispatches) {
-    end({.kind = Kind::kAnswer, .error = why}, out);
-  } else {
-    out.push_back({.kind = Kind::kPlaceAll});
-  }
+  if (!may_repeat(now)) return end({.kind = Kind::kAnswer, .error = why}, out);
+  if (options_.releases && prefill_unclaimed())
+    out.push_back({.kind = Kind::kRelease, .leg = Leg::kAnswer});
+  out.push_back({.kind = Kind::kPlaceAll});
 }
 
 void Legs::lose_prefill(TimePoint now, Decisions& out) {
@@ -203,20 +262,22 @@ void Legs::lose_prefill(TimePoint now, Decisions& out) {
     must_progress_by_ = now + options_.progress_time;
     return;
   }
-  place_all(as_gateway_error(Leg::kPrefill, prefill_.failure, prefill_.error), out);
+  place_all(as_gateway_error(Leg::kPrefill, prefill_.failure, prefill_.error), now, out);
 }
 
-void Legs::lose_answer(Decisions& out) {
+void Legs::lose_answer(TimePoint now, Decisions& out) {
   answer_.phase = LegState::Phase::kDead;
+  claimed_ = claimed_ ||
+             (answer_.failure != LegFailure::kUnreached && answer_.failure != LegFailure::kBusy);
   charge(answer_, out);
   const Error why = as_gateway_error(Leg::kAnswer, answer_.failure, answer_.error);
   if (began_) {
     end({.kind = Kind::kBreak, .error = why}, out);
-  } else if (prefill_.live() && dispatches_ < options_.max_dispatches) {
+  } else if (may_redial() && may_repeat(now)) {
     last_error_ = why;
     out.push_back({.kind = Kind::kPlaceAnswer});
   } else {
-    place_all(why, out);
+    place_all(why, now, out);
   }
 }
 
@@ -244,7 +305,7 @@ Decisions Legs::tick(TimePoint now) {
         out);
   }
   if (!over_ && prefill_.suspect() && prefill_.verdict <= now) lose_prefill(now, out);
-  if (!over_ && answer_.suspect() && answer_.verdict <= now) lose_answer(out);
+  if (!over_ && answer_.suspect() && answer_.verdict <= now) lose_answer(now, out);
   return out;
 }
 
