@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -227,6 +228,13 @@ void print_budget(const std::vector<BudgetLine>& lines) {
   std::printf("%-12s %10s\n", "all",
               format_bytes(total.weights + total.activations + total.kv).c_str());
   std::fflush(stdout);
+}
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace tandem::cli

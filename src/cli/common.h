@@ -76,6 +76,9 @@ class Signals {
   std::thread thread_;
 };
 
+// As many descriptors as the system allows: connections and listeners take one each.
+void raise_descriptor_limit();
+
 // One line of the start-up budget.
 struct BudgetLine {
   std::string name;

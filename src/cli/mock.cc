@@ -3,8 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include <sys/resource.h>
-
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "mock/mock_server.h"
@@ -123,14 +121,6 @@ mock::MockOptions options_of(const MockFlags& flags, mock::Dialect dialect, mock
   options.byte_tokens = flags.byte_tokens;
   options.secret = shared_secret();
   return options;
-}
-
-// As many descriptors as the system allows: each engine has one or two listeners.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/router_flags.h"
+#include "net/stream.h"
 #include "observe/log.h"
 #include "router/request_id.h"
 
@@ -28,13 +29,26 @@ void RouterFlags::declare(config::Options& options) {
                 "memory of all request bodies together; more are answered 503");
   options.value(max_connections, "max-connections", "N",
                 "open client connections; more are answered 503", 1, 1 << 20);
-  options.choice(policy, "policy", router::policy_names(),
-                 "how workers are chosen: auto by the cost in seconds of what is cached, queued and "
-                 "held; the others for comparison");
+  options.choice(
+      policy, "policy", router::policy_names(),
+      "how workers are chosen: auto by the cost in seconds of what is cached, queued and "
+      "held; the others for comparison");
   options.value(
       local_prefill_tokens, "local-prefill-tokens", "N",
       "an uncached tail up to this is computed by the decode worker that holds the prefix", 0,
       1 << 20);
+  options.list(admin_keys, "admin-key", "KEY",
+               "keys of the routes that change the fleet (/router/workers); none: the API keys");
+  options.value(heartbeat, "heartbeat", "TIME",
+                "a comment in streams that were silent so long, for proxies that give up; 0: none");
+  options.value(retry_percent, "retry-budget", "PERCENT",
+                "requests that may be repeated, of all (and ten a second besides)", 0, 1000);
+  options.flag(keep_authorization, "keep-authorization",
+               "the client's API key is not passed on to the workers");
+  options.flag(hide_workers, "no-worker-headers",
+               "answers do not name the workers (x-tandem-worker and its like)");
+  options.value(tls_certificate, "tls-cert", "FILE", "serve https: certificate chain, PEM");
+  options.value(tls_key, "tls-key", "FILE", "the certificate's key, PEM");
   options.flag(quiet, "no-access-log", "no log line for each request");
 }
 
@@ -45,6 +59,11 @@ router::RouterOptions RouterFlags::router_options() const {
   options.policy.kind = router::parse_policy(policy).value_or(router::PolicyKind::kAuto);
   options.policy.local_prefill_tokens = local_prefill_tokens;
   options.access_log = !quiet;
+  options.admin_keys = admin_keys;
+  options.heartbeat = heartbeat;
+  options.retries.share = retry_percent / 100.0;
+  options.forward_authorization = !keep_authorization;
+  options.tell_workers = !hide_workers;
   return options;
 }
 
@@ -58,20 +77,94 @@ Result<net::ServerOptions> RouterFlags::server_options() const {
   options.keep_alive = keep_alive;
   options.max_body_bytes = max_body.value;
   options.max_buffered_bytes = max_bodies.value;
+  options.tls_certificate = tls_certificate;
+  options.tls_key = tls_key;
   return options;
 }
 
-Result<std::unique_ptr<RouterProcess>> RouterProcess::create(
-    const RouterFlags& flags, std::vector<router::WorkerAddress> workers, std::string secret,
-    Duration drain) {
+void FleetFlags::declare(config::Options& options) {
+  std::vector<std::string> names;
+  for (const router::Connector& row : router::connectors()) names.emplace_back(row.name);
+  options.choice(connector, "connector", std::move(names),
+                 "what the workers are and how their pairs meet");
+  options.list(prefill, "prefill", "URL", "prefill workers");
+  options.list(decode, "decode", "URL", "decode workers");
+  options.list(unified, "worker", "URL", "workers that do everything themselves");
+  options.list(unified, "unified", "URL", "another name for --worker");
+  options.list(bootstrap_ports, "bootstrap-port", "PORT",
+               "side channels of the prefill workers, in their order; else as they say, or the "
+               "engine's usual port");
+  options.value(model, "model", "NAME", "the engines' model; else as their /v1/models say");
+  options.value(worker_api_key, "worker-api-key", "KEY",
+                "the engines' own API key: for the router's questions, and for requests that come "
+                "without one");
+  options.value(worker_ca, "worker-ca", "FILE",
+                "authorities of https workers besides the system's, PEM");
+  options.value(health_interval, "health-interval", "TIME", "between two looks at an engine");
+  options.value(health_timeout, "health-timeout", "TIME",
+                "an engine that does not answer for so long, three times in a row, is down");
+  options.value(warm_connections, "warm-connections", "N",
+                "connections opened ahead to each worker", 0, 256);
+  options.flag(lease_only, "no-kv-release",
+               "KV that a prefill engine holds for nobody is left to its lease");
+  options.tables("workers", [this](const config::Options::Table& table) -> Status {
+    router::WorkerAddress address;
+    address.connector.clear();
+    for (const auto& [key, value] : table)
+      TANDEM_CHECK(router::set_worker_field(address, key, value));
+    if (address.url.empty()) return make_error(400, "bad_worker", "a worker has no url");
+    tables.push_back(std::move(address));
+    return {};
+  });
+}
+
+Result<std::vector<router::WorkerAddress>> FleetFlags::workers() const {
+  std::vector<router::WorkerAddress> all;
+  const auto add = [&](const std::vector<std::string>& urls, router::WorkerRole role) {
+    for (const std::string& url : urls)
+      all.push_back({.url = url, .role = role, .connector = connector, .model = model});
+  };
+  add(prefill, router::WorkerRole::kPrefill);
+  for (size_t i = 0; i < bootstrap_ports.size(); ++i) {
+    if (i >= all.size())
+      return make_error(400, "invalid_option", "There are more --bootstrap-port than --prefill.");
+    TANDEM_CHECK(router::set_worker_field(all[i], "bootstrap_port", bootstrap_ports[i]));
+  }
+  add(decode, router::WorkerRole::kDecode);
+  add(unified, router::WorkerRole::kUnified);
+  for (router::WorkerAddress address : tables) {
+    if (address.connector.empty()) address.connector = connector;
+    if (address.model.empty()) address.model = model;
+    all.push_back(std::move(address));
+  }
+  const auto has = [&](router::WorkerRole role) {
+    return std::ranges::find(all, role, &router::WorkerAddress::role) != all.end();
+  };
+  if (!has(router::WorkerRole::kUnified) &&
+      !(has(router::WorkerRole::kPrefill) && has(router::WorkerRole::kDecode))) {
+    return make_error(400, "invalid_option",
+                      "Name at least one --prefill and one --decode worker, or --worker "
+                      "(see tandem router --help).");
+  }
+  return all;
+}
+
+void FleetFlags::apply(router::RouterOptions& options) const {
+  options.worker_api_key = worker_api_key;
+  options.health_interval = health_interval;
+  options.health_timeout = health_timeout;
+  options.warm_connections = static_cast<size_t>(warm_connections);
+  options.release_kv = !lease_only;
+}
+
+Result<std::unique_ptr<RouterProcess>> RouterProcess::create(const RouterFlags& flags,
+                                                             router::RouterOptions options,
+                                                             Duration drain) {
   // Large bodies go back to the system when they are done: glibc would raise the limit at the first
   // one and keep the next ones in its heaps.
   ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
   std::unique_ptr<RouterProcess> process(new RouterProcess);
   process->drain_ = drain;
-  router::RouterOptions options = flags.router_options();
-  options.workers = std::move(workers);
-  options.secret = std::move(secret);
   process->router_ = std::make_unique<router::Router>(process->reactor_, std::move(options));
   TANDEM_CHECK(process->router_->start());
   TANDEM_TRY(server_options, flags.server_options());
@@ -130,14 +223,11 @@ int run_router(const Arguments& arguments) {
   config::Options options(
       "router", "Runs the router in front of prefill and decode workers, or of unified ones.");
   RouterFlags flags;
-  std::vector<std::string> prefill;
-  std::vector<std::string> decode;
-  std::vector<std::string> unified;
+  FleetFlags fleet;
   Duration drain = std::chrono::seconds(30);
   std::string log_level = "info";
-  options.list(prefill, "prefill", "URL", "prefill workers");
-  options.list(decode, "decode", "URL", "decode workers");
-  options.list(unified, "unified", "URL", "unified workers");
+  fleet.declare(options);
+  options.hide("unified");
   flags.declare(options);
   options.value(drain, "drain-timeout", "TIME",
                 "how long running requests may go on after SIGTERM");
@@ -146,6 +236,10 @@ int run_router(const Arguments& arguments) {
   options.example(
       "tandem router --prefill http://127.0.0.1:8101 --decode http://127.0.0.1:8102 "
       "http://127.0.0.1:8103");
+  options.example(
+      "tandem router --connector sglang --prefill http://10.0.0.1:30000 --decode "
+      "http://10.0.0.2:30000");
+  options.example("tandem router --connector plain --worker https://a.example https://b.example");
   auto parsed = options.parse(arguments);
   if (!parsed) return report(parsed.error());
   if (parsed->help) {
@@ -154,23 +248,26 @@ int run_router(const Arguments& arguments) {
   }
   observe::set_log_level(log_level);
   observe::set_log_name("router");
-  if (unified.empty() && (prefill.empty() || decode.empty())) {
-    return report(Error{400, "invalid_option",
-                        "Name at least one --prefill and one --decode worker, or --unified workers "
-                        "(see tandem router --help)."});
+  auto workers = fleet.workers();
+  if (!workers) return report(workers.error());
+  const bool own_pair = std::ranges::any_of(*workers, [](const router::WorkerAddress& worker) {
+    return worker.connector == "tandem" && worker.role != router::WorkerRole::kUnified;
+  });
+  if (auto secret = check_pair_secret(own_pair); !secret) return report(secret.error());
+  if (!fleet.worker_ca.empty()) {
+    if (auto trusted = net::trust_also(fleet.worker_ca); !trusted) return report(trusted.error());
   }
-  if (auto secret = check_pair_secret(!prefill.empty() || !decode.empty()); !secret)
-    return report(secret.error());
-  std::vector<router::WorkerAddress> workers;
-  workers.reserve(prefill.size() + decode.size() + unified.size());
-  for (const auto& url : prefill) workers.push_back({url, router::WorkerRole::kPrefill});
-  for (const auto& url : decode) workers.push_back({url, router::WorkerRole::kDecode});
-  for (const auto& url : unified) workers.push_back({url, router::WorkerRole::kUnified});
+  router::RouterOptions router_options = flags.router_options();
+  fleet.apply(router_options);
+  router_options.workers = std::move(*workers);
+  router_options.secret = shared_secret();
+  raise_descriptor_limit();
   Signals signals;
-  auto process = RouterProcess::create(flags, std::move(workers), shared_secret(), drain);
+  auto process = RouterProcess::create(flags, std::move(router_options), drain);
   if (!process) return report(process.error());
   signals.on_signal([&] { (*process)->shut_down(); });
-  std::printf("listening on http://%s:%u\n", flags.host.c_str(), (*process)->port());
+  std::printf("listening on %s://%s:%u\n", flags.tls_certificate.empty() ? "http" : "https",
+              flags.host.c_str(), (*process)->port());
   std::fflush(stdout);
   (*process)->run();
   return 0;

@@ -1,4 +1,5 @@
-// Options of the router that `tandem router` and `tandem up` share.
+// Options of the router that `tandem router` and `tandem up` share, and those of a fleet that is
+// given by hand.
 #pragma once
 
 #include <functional>
@@ -25,6 +26,13 @@ struct RouterFlags {
   std::vector<std::string> cors_origins = {"local"};
   std::string policy = "auto";
   int32_t local_prefill_tokens = 256;
+  std::vector<std::string> admin_keys;
+  Duration heartbeat{};
+  int32_t retry_percent = 20;
+  bool keep_authorization = false;
+  bool hide_workers = false;
+  std::string tls_certificate;
+  std::string tls_key;
   bool quiet = false;
 
   void declare(config::Options& options);
@@ -32,12 +40,34 @@ struct RouterFlags {
   Result<net::ServerOptions> server_options() const;
 };
 
+// The workers of `tandem router`: Tandem's own or other engines'.
+struct FleetFlags {
+  std::string connector = "tandem";
+  std::vector<std::string> prefill;
+  std::vector<std::string> decode;
+  std::vector<std::string> unified;
+  std::vector<std::string> bootstrap_ports;
+  std::string model;
+  std::string worker_api_key;
+  std::string worker_ca;
+  Duration health_interval = std::chrono::seconds(1);
+  Duration health_timeout = std::chrono::seconds(5);
+  int32_t warm_connections = 4;
+  bool lease_only = false;
+  std::vector<router::WorkerAddress> tables;  // [[workers]]
+
+  void declare(config::Options& options);
+  // Errors: 400 with what is missing.
+  Result<std::vector<router::WorkerAddress>> workers() const;
+  void apply(router::RouterOptions& options) const;
+};
+
 // A router with its HTTP server on one reactor. run() returns after shut_down() has drained.
 class RouterProcess {
  public:
   static Result<std::unique_ptr<RouterProcess>> create(const RouterFlags& flags,
-                                                       std::vector<router::WorkerAddress> workers,
-                                                       std::string secret, Duration drain);
+                                                       router::RouterOptions options,
+                                                       Duration drain);
   uint16_t port() const { return port_; }
   void run() { reactor_.run(); }
   // Runs `action` on the reactor once the workers are ready to answer. Before run().

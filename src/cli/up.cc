@@ -227,7 +227,10 @@ int run_up(const Arguments& arguments) {
   const auto served = by_model(planned, *ready, models.size());
   if (!served) return report(served.error());
   if (Status names = check_names(models, *served); !names) return report(names.error());
-  auto made = RouterProcess::create(router_flags, std::move(workers), secret, flags.drain);
+  router::RouterOptions router_options = router_flags.router_options();
+  router_options.workers = std::move(workers);
+  router_options.secret = secret;
+  auto made = RouterProcess::create(router_flags, std::move(router_options), flags.drain);
   if (!made) return report(made.error());
   {
     const std::lock_guard lock(mutex);

@@ -1,6 +1,6 @@
-#include <algorithm>
+#include "router/model_list.h"
 
-#include "router/worker_registry.h"
+#include <algorithm>
 
 namespace tandem::router {
 

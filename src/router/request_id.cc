@@ -7,6 +7,12 @@
 
 namespace tandem::router {
 
+namespace {
+
+constexpr std::string_view kHex = "0123456789abcdef";
+
+}  // namespace
+
 std::string mint_id() {
   std::array<unsigned char, 16> bytes{};
   size_t have = 0;
@@ -14,13 +20,36 @@ std::string mint_id() {
     const ssize_t got = ::getrandom(bytes.data() + have, bytes.size() - have, 0);
     if (got > 0) have += static_cast<size_t>(got);
   }
-  static constexpr char kHex[] = "0123456789abcdef";
   std::string id;
   for (const unsigned char byte : bytes) {
     id += kHex[byte >> 4];
     id += kHex[byte & 15];
   }
   return id;
+}
+
+std::string short_id(uint64_t bits) {
+  std::string id;
+  for (int i = 0; i < 8; ++i, bits >>= 4) id += kHex[bits & 15];
+  return id;
+}
+
+std::string traceparent_of(const net::Headers& headers) {
+  const std::string_view given = headers.get("traceparent");
+  const auto hex = [&](size_t from, size_t count) {
+    const std::string_view part = given.substr(from, count);
+    return part.size() == count && part.find_first_not_of(kHex) == std::string_view::npos;
+  };
+  const auto zero = [&](size_t from, size_t count) {
+    return given.substr(from, count).find_first_not_of('0') == std::string_view::npos;
+  };
+  // Later versions may have more behind.
+  const bool good = given.size() >= 55 && given.size() <= 256 && hex(0, 2) && given[2] == '-' &&
+                    hex(3, 32) && !zero(3, 32) && given[35] == '-' && hex(36, 16) &&
+                    !zero(36, 16) && given[52] == '-' && hex(53, 2) && given.substr(0, 2) != "ff" &&
+                    (given.size() == 55 || given[55] == '-');
+  if (good) return std::string(given);
+  return "00-" + mint_id() + "-" + mint_id().substr(0, 16) + "-01";
 }
 
 std::string request_id_of(const net::Headers& headers) {

@@ -2,6 +2,7 @@
 // client's own when it is sane, else a new one; on every answer.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -13,6 +14,12 @@ inline constexpr std::string_view kRequestId = "x-request-id";
 
 // 32 hex digits from the system's random numbers.
 std::string mint_id();
+
+// Eight hex digits of `bits`.
+std::string short_id(uint64_t bits);
+
+// The W3C trace context's traceparent: the client's when it is one, else a new one.
+std::string traceparent_of(const net::Headers& headers);
 
 // The client's when it has 1 to 128 letters, digits and marks out of "-_.:/+=@|", else a new one.
 std::string request_id_of(const net::Headers& headers);

@@ -4,8 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "api/openai.h"
-#include "base/json_splice.h"
 #include "observe/log.h"
 #include "router/request_id.h"
 
@@ -13,23 +11,36 @@ namespace tandem::router {
 
 namespace {
 
-constexpr size_t kErrorBytes = 1UL << 20;
 constexpr int32_t kUsualOutput = 128;
 constexpr size_t kAffinityBlocks = 4;
+// Other engines only: what an error answer of theirs means must be clear before 50 ms have passed.
+constexpr Duration kVerdictTime = std::chrono::milliseconds(30);
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
-// Fields of the client that describe its connection to us, or that only we may set.
-bool forwarded(const std::string& name, const net::Headers& headers) {
-  static constexpr std::string_view kOurs[] = {"host", "content-length", "accept-encoding",
-                                               "expect", "x-request-id"};
-  for (const std::string_view ours : kOurs) {
-    if (net::equal_ignoring_case(name, ours)) return false;
-  }
-  if (name.size() >= 9 &&
-      net::equal_ignoring_case(std::string_view(name).substr(0, 9), "x-tandem-"))
-    return false;
-  return !net::is_hop_by_hop(name, headers);
+LegsOptions legs_options(RouterCore& core, const Connector& connector) {
+  LegsOptions made = core.options.legs;
+  made.budget = &core.retry_budget;
+  if (!connector.opaque) return made;
+  made.verdict_time = std::min(made.verdict_time, kVerdictTime);
+  made.redials = false;
+  // Pushed KV needs a decode leg that is there already.
+  made.keeps = connector.lease && connector.identity != IdentitySource::kPrefillReply;
+  made.releases = made.keeps && core.options.release_kv;
+  made.cut_in_flight = connector.cut_in_flight;
+  return made;
+}
+
+uint64_t affinity_hash(const CheckedRequest& checked) {
+  if (!checked.affinity_key.empty()) return stable_hash(checked.affinity_key);
+  const auto& blocks = checked.blocks;
+  if (!blocks.empty())
+    return stable_hash(blocks[std::min(blocks.size(), kAffinityBlocks) - 1].hex());
+  if (checked.tandem) return stable_hash(checked.tandem->ids_json);
+  const auto& prefix = checked.facts.prefix;
+  return prefix.empty()
+             ? stable_hash(*checked.body)
+             : stable_hash(std::to_string(prefix[std::min(prefix.size(), size_t{4}) - 1]));
 }
 
 }  // namespace
@@ -39,36 +50,43 @@ RequestRun::RequestRun(std::shared_ptr<RouterCore> core, net::HttpRequest& reque
     : core_(std::move(core)),
       request_(request),
       responder_(responder),
+      model_(checked.model),
       checked_(std::move(checked)),
+      affinity_(affinity_hash(checked_)),
       started_(now()),
-      legs_(core_->options.legs),
+      legs_(legs_options(*core_, *model_->connector)),
       wake_(core_->reactor),
       prefill_settled_(core_->reactor),
       tick_(core_->reactor, [this] { apply(legs_.tick(now())); }),
-      deadline_(core_->reactor, [this] { apply(legs_.deadline_passed()); }) {
-  const std::vector<protocol::ContentId>& blocks = checked_.blocks;
-  if (!checked_.affinity_key.empty()) {
-    affinity_ = stable_hash(checked_.affinity_key);
-  } else if (!blocks.empty()) {
-    affinity_ = stable_hash(blocks[std::min(blocks.size(), kAffinityBlocks) - 1].hex());
-  } else {
-    affinity_ = stable_hash(checked_.ids_json);
-  }
+      deadline_(core_->reactor, [this] { apply(legs_.deadline_passed()); }),
+      heartbeat_(core_->reactor, [this] { core_->reactor.spawn(beat(shared_from_this())); }),
+      written_(core_->reactor) {
   core_->runs.insert(this);
+  core_->retry_budget.request(started_);
 }
 
 RequestRun::~RequestRun() { core_->runs.erase(this); }
 
 net::asio::awaitable<void> RequestRun::serve() {
   const auto self = shared_from_this();
+  serving_ = true;
   deadline_.arm(core_->options.request_timeout);
   responder_.on_disconnect([this] { apply(legs_.client_gone()); });
+  if (checked_.stream) beat_later();
   apply(legs_.start());
-  // The legs' coroutines write to the responder: it is ours again when the last has ended.
-  while (!last_ || !running_.empty()) co_await wake_.wait();
+  // The legs' coroutines write to the responder: it is ours again when the last has ended or was
+  // let go.
+  const auto busy = [this] {
+    return std::ranges::any_of(running_, [](const auto& leg) { return !leg->detached; });
+  };
+  while (!last_ || busy()) co_await wake_.wait();
   deadline_.disarm();
   tick_.disarm();
+  heartbeat_.disarm();
+  co_await writer_free();
   co_await answer_at_last();
+  serving_ = false;
+  release_request();
 }
 
 void RequestRun::worker_down(WorkerId worker) { apply(legs_.worker_down(worker, now())); }
@@ -106,9 +124,14 @@ void RequestRun::act(Decision& decision) {
       return dispatch(decision);
     case Decision::Kind::kCancel:
       return cancel(decision.serial);
+    case Decision::Kind::kDetach:
+      return detach(decision.serial);
+    case Decision::Kind::kRelease:
+      return release();
     case Decision::Kind::kCharge:
       return core_->registry.charge(decision.worker);
     default:
+      answer_load_.release();
       last_ = std::move(decision);
       wake_.notify();
   }
@@ -121,64 +144,118 @@ PlacementRequest RequestRun::placement_request() const {
   made.one_worker = checked_.one_worker;
   made.expected_output =
       checked_.max_tokens > 0 ? std::min(checked_.max_tokens, 2 * kUsualOutput) : kUsualOutput;
-  made.block_tokens = checked_.model->block_tokens;
+  made.block_tokens = checked_.block_tokens;
   made.affinity = affinity_;
+  made.turn = core_->next_turn++;
   made.excluded = legs_.excluded();
   return made;
 }
 
-void RequestRun::place_all() {
+PolicyOptions RequestRun::policy_options() const {
+  PolicyOptions made = core_->options.policy;
+  // SGLang's decode workers take no request without a room: they cannot compute a prompt.
+  if (connector().opaque && connector().batch == BatchRule::kArrays) made.local_prefill_tokens = 0;
+  return made;
+}
+
+const std::vector<WorkerSnapshot>& RequestRun::candidates() {
+  std::vector<WorkerSnapshot>& all = core_->snapshots;
   const auto held = core_->prefixes.match(checked_.blocks, core_->registry.size());
-  const auto snapshots = core_->registry.snapshots(*checked_.model, core_->ledger, held);
-  const bool again = !handoff_id_.empty();
-  placement_ = choose_placement(snapshots, placement_request(), core_->options.policy);
+  core_->registry.snapshots(*model_, held, all);
+  // An engine's prefill worker answers nobody but its pair.
+  if (checked_.one_worker && model_->opaque())
+    std::erase_if(all,
+                  [](const WorkerSnapshot& worker) { return worker.role == WorkerRole::kPrefill; });
+  return all;
+}
+
+void RequestRun::place_all() {
+  if (!placed_) return place_now();
+  ++summary_.retries;
+  core_->metrics.prefill_retries.add();
+  // The failure may mean that prefill is another process than the one we know.
+  const bool stale = connector().identity != IdentitySource::kNone && pair();
+  if (!stale) return place_now();
+  core_->reactor.spawn(place_after_relearning(shared_from_this(), placement_.prefill));
+}
+
+net::asio::awaitable<void> RequestRun::place_after_relearning(std::shared_ptr<RequestRun> self,
+                                                              WorkerId prefill) {
+  if (self->core_->registry.up(prefill)) co_await self->core_->registry.relearn(prefill);
+  self->place_now();
+}
+
+void RequestRun::place_now() {
+  if (legs_.over()) return;
+  placement_ = choose_placement(candidates(), placement_request(), policy_options());
   if (!placement_.found()) return apply(legs_.not_placed());
-  if (again) core_->metrics.prefill_retries.add();
+  placed_ = true;
   if (placement_.local_prefill) core_->metrics.local_prefills.add();
-  handoff_id_ = mint_id();
-  prefill_report_.reset();
-  prefill_pending_ = placement_.prefill != kNoWorker;
-  apply(legs_.placed(placement_));
+  summary_.expected_cached = placement_.expected_cached;
+  harvest_.reset();
+  prompt_truth_.reset();
+  mint_values();
+  prefill_pending_ = pair();
+  const bool first = connector().order == LegOrder::kPrefillFirst;
+  answer_load_.release();
+  if (pair() && first) {  // its worker should not be given to others meanwhile
+    Decision answer;
+    answer.worker = placement_.answer;
+    answer_load_ = core_->ledger.take(placement_.answer, load_of(answer));
+  }
+  apply(legs_.placed(placement_, first ? Order::kPrefillFirst : Order::kTogether));
 }
 
 void RequestRun::place_answer() {
-  const auto held = core_->prefixes.match(checked_.blocks, core_->registry.size());
-  const WorkerId worker =
-      choose_decode(core_->registry.snapshots(*checked_.model, core_->ledger, held),
-                    placement_request(), core_->options.policy, placement_.prefill);
+  answer_load_.release();
+  const WorkerId worker = choose_decode(candidates(), placement_request(), policy_options(), placement_.prefill);
   if (worker == kNoWorker) return apply(legs_.not_placed());
   core_->metrics.answer_retries.add();
+  ++summary_.retries;
   placement_.answer = worker;
   apply(legs_.placed_answer(worker));
 }
 
+// What the legs of one attempt meet on; nothing of an earlier one is used again.
+void RequestRun::mint_values() {
+  if (checked_.tandem) {
+    handoff_id_ = mint_id();
+    values_ = {};
+    return;
+  }
+  const WorkerRegistry& registry = core_->registry;
+  const auto random = [this] { return core_->random(); };
+  const auto wall = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  if (!pair()) {
+    values_ = mint(connector(), checked_.facts, random, core_->global_ids, wall);
+    values_.rooms.clear();
+    values_.request_id = checked_.request_id;
+  } else {
+    const EngineInfo& engine = registry.engine(placement_.prefill);
+    const int32_t ranks = std::max(1, engine.dp_size);
+    const auto rank = static_cast<int32_t>(core_->next_rank++ % static_cast<uint32_t>(ranks));
+    values_ = mint(connector(), checked_.facts, random, core_->global_ids, wall, ranks, rank);
+    // Engines name what they hold by it, so it must be ours alone, whatever clients send.
+    values_.request_id = checked_.request_id + "-" + short_id(core_->random());
+    values_.bootstrap_host = registry.url(placement_.prefill).host;
+    if (engine.bootstrap_port != 0) values_.bootstrap_port = engine.bootstrap_port;
+    values_.context_endpoint = engine.context_endpoint;
+    values_.identity = engine.identity;
+    if (static_cast<size_t>(rank) < engine.engine_ids.size())
+      values_.identity.engine_id = engine.engine_ids[static_cast<size_t>(rank)];
+    if (ranks > 1) values_.prefill_dp_rank = rank;
+  }
+  // Streams are counted though their clients did not ask; anybody's server may not know how.
+  values_.ask_usage = connector().order != LegOrder::kAlone;
+}
+
 Load RequestRun::load_of(const Decision& decision) const {
   const int64_t prompt = checked_.prompt_tokens;
-  const bool computes = decision.leg == Leg::kPrefill || placement_.prefill == kNoWorker;
+  const bool computes = decision.leg == Leg::kPrefill || !pair();
   const int64_t output = decision.leg == Leg::kAnswer ? placement_request().expected_output : 0;
-  return {1, computes ? prompt - placement_.expected_cached : 0, prompt + output};
-}
-
-void RequestRun::dispatch(const Decision& decision) {
-  auto leg = std::make_shared<LegRun>();
-  leg->dispatch = decision;
-  leg->sent = now();
-  leg->queued_before = core_->ledger.of(decision.worker).queued_tokens;
-  leg->load = core_->ledger.take(decision.worker, load_of(decision));
-  leg->call = core_->client.call(leg_request(decision),
-                                 {std::chrono::seconds(2), time_left() + std::chrono::seconds(1),
-                                  time_left() + std::chrono::seconds(1)});
-  (decision.leg == Leg::kPrefill ? summary_.prefill : summary_.answer) = decision.worker;
-  running_.push_back(leg);
-  core_->reactor.spawn(run_leg(shared_from_this(), std::move(leg)));
-}
-
-void RequestRun::cancel(uint32_t serial) {
-  for (const auto& leg : running_) {
-    if (leg->dispatch.serial != serial) continue;
-    leg->cancelled = true;
-    if (leg->call) leg->call->cancel();
-  }
+  const int64_t queued = std::max<int64_t>(prompt - placement_.expected_cached, 0);
+  return {1, computes ? queued : 0, prompt + output};
 }
 
 Duration RequestRun::time_left() const {
@@ -186,101 +263,44 @@ Duration RequestRun::time_left() const {
                             std::chrono::milliseconds(1));
 }
 
-std::string RequestRun::leg_body(const Decision& decision) const {
-  api::TandemEnvelope envelope;
-  if (placement_.prefill != kNoWorker) {
-    envelope.leg =
-        decision.leg == Leg::kPrefill ? protocol::LegKind::kPrefill : protocol::LegKind::kDecode;
-    envelope.handoff.handoff_id = handoff_id_;
-    envelope.handoff.attempt = decision.attempt;
-    envelope.handoff.prefill_address = core_->registry.info(placement_.prefill).handoff_address;
-  }
-  envelope.context.request_id = checked_.request_id;
-  envelope.context.salt = checked_.salt;
-  envelope.context.deadline = std::chrono::duration_cast<std::chrono::milliseconds>(time_left());
-  envelope.context.trace = checked_.traceparent;
-  envelope.report_tokens = true;
-  // The ids are spliced as text: a long prompt as a tree of values would cost more than the rest of
-  // the request.
-  const auto with_ids = json_insert_member(api::envelope_to_json(envelope).dump(),
-                                           "prompt_token_ids", checked_.ids_json);
-  const auto body = with_ids ? json_insert_member(request_.body, "tandem", *with_ids) : with_ids;
-  return body ? *body : std::string();  // both texts were parsed before
-}
-
-net::ClientRequest RequestRun::leg_request(const Decision& decision) const {
-  const net::Url& url = core_->registry.url(decision.worker);
-  net::ClientRequest made;
-  made.method = "POST";
-  made.host = url.host;
-  made.port = url.port;
-  made.tls = url.tls;
-  made.target = url.base + request_.path;
-  for (const auto& [name, value] : request_.headers) {
-    if (forwarded(name, request_.headers)) made.headers.add(name, value);
-  }
-  made.headers.add(std::string(kRequestId), checked_.request_id);
-  if (!core_->options.secret.empty()) made.headers.add("x-tandem-auth", core_->options.secret);
-  made.body = leg_body(decision);
-  return made;
-}
-
-net::asio::awaitable<void> RequestRun::run_leg(std::shared_ptr<RequestRun> self,
-                                               std::shared_ptr<LegRun> leg) {
-  if (!leg->cancelled) {
-    if (leg->dispatch.leg == Leg::kPrefill) {
-      co_await self->run_prefill(*leg);
-    } else {
-      co_await self->run_answer(*leg);
-    }
-  }
-  leg->load.release();
-  std::erase(self->running_, leg);
-  self->wake_.notify();
-}
-
 void RequestRun::leg_failed(LegRun& leg, LegFailure failure, const Error& error) {
-  if (leg.cancelled) return;
+  if (leg.over()) return;
   if (leg.dispatch.leg == Leg::kPrefill && failure != LegFailure::kRefused) {
     prefill_pending_ = false;
     prefill_settled_.notify();
   }
+  core_->metrics.leg_ended(core_->registry, leg.dispatch.worker, leg.dispatch.leg, failure);
+  // It told an old address, or of somebody who is gone.
+  if (failure == LegFailure::kLostPeer && pair()) core_->registry.look_again(placement_.prefill);
   leg.load.release();  // before another placement looks at the loads
   apply(legs_.failed(leg.dispatch.serial, failure, error, now()));
 }
 
 void RequestRun::leg_died(LegRun& leg, const Error& error) {
-  if (leg.cancelled) return;
+  if (leg.over()) return;
   const WorkerId worker = leg.dispatch.worker;
   observe::log_warning("request {}: {} leg on {} died: {}", checked_.request_id,
                        leg.dispatch.leg == Leg::kPrefill ? "prefill" : "answer",
                        core_->registry.url_text(worker), error.code);
-  leg_failed(leg, LegFailure::kDied, error);
+  const bool unreached = error.code.starts_with("connect_") || error.code == "tls_failed";
+  leg_failed(leg, unreached ? LegFailure::kUnreached : LegFailure::kDied, error);
   core_->registry.leg_died(worker, error.code);
 }
 
-net::asio::awaitable<void> RequestRun::run_prefill(LegRun& leg) {
-  Result<net::ClientHead> head = co_await leg.call->head();
-  if (!head) co_return leg_died(leg, head.error());
-  if (head->status != 200) co_return co_await take_refusal(leg, std::move(*head));
-  Result<std::string> body = co_await leg.call->read_all(kErrorBytes);
-  if (!body) co_return leg_died(leg, body.error());
-  Result<PrefillReport> report = parse_prefill_report(*body);
-  if (!report) co_return leg_failed(leg, LegFailure::kFailed, report.error());
-  if (leg.cancelled) co_return;
-  const double seconds = to_seconds(now() - leg.sent);
-  const int64_t computed = report->prompt_tokens - report->cached_tokens;
-  if (computed >= 64 && seconds > 0) {
-    core_->registry.measured_prefill(leg.dispatch.worker,
-                                     static_cast<double>(leg.queued_before + computed) / seconds);
-  }
-  core_->registry.succeeded(leg.dispatch.worker);
-  core_->metrics.kv_bytes.add(static_cast<double>(report->kv_bytes));
-  prefill_report_ = *report;
-  prefill_pending_ = false;
-  leg.load.release();
-  prefill_settled_.notify();
-  apply(legs_.prefill_done(leg.dispatch.serial));
+// At the first byte of an opaque answer: whoever computed the prompt holds it now.
+void RequestRun::learn_from_request() {
+  if (checked_.tandem || checked_.blocks.empty()) return;
+  core_->prefixes.insert(checked_.blocks, pair() ? placement_.prefill : placement_.answer);
+  if (pair()) core_->prefixes.insert(checked_.blocks, placement_.answer);
+}
+
+// What is needed only while a leg may still be sent.
+void RequestRun::release_request() {
+  checked_.body.reset();
+  checked_.facts = {};
+  harvest_.reset();
+  request_.body = std::string();
+  if (!checked_.tandem) checked_.blocks = {};
 }
 
 }  // namespace tandem::router

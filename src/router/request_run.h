@@ -1,50 +1,26 @@
 // RequestRun: one generation request in the router. It does what Legs decides: sends legs, cancels
-// them, relays the answer. Lives in its handler's coroutine; its legs' coroutines share it.
+// them, relays the answer. What differs between engines is the model's Connector row; there is one
+// path for all. Lives in its handler's coroutine; its legs' coroutines share it, and a leg that was
+// let go may outlive the handler: it touches neither request nor responder any more.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "api/openai.h"
 #include "net/event.h"
 #include "net/http_client.h"
 #include "net/http_server.h"
 #include "net/sse.h"
-#include "protocol/content_id.h"
+#include "router/checked_request.h"
+#include "router/connectors/leg_body.h"
 #include "router/legs/legs.h"
 #include "router/router_core.h"
-#include "router/terminal.h"
+#include "router/usage/reply_rewriter.h"
 
 namespace tandem::router {
-
-// A request that was read and found good.
-struct CheckedRequest {
-  std::shared_ptr<const ServedModel> model;
-  std::string adapter;                      // empty: the model itself
-  std::string salt;                         // of the prompts' cached KV
-  std::vector<int32_t> prompt;              // the first
-  int64_t prompt_tokens = 0;                // of all prompts
-  bool one_worker = false;                  // whatever the pools: prompt logprobs, embeddings, ...
-  std::string ids_json;                     // the prompts' ids, shared by every leg's body
-  std::vector<protocol::ContentId> blocks;  // of the first prompt
-  int32_t max_tokens = 0;
-  bool stream = false;
-  bool include_usage = false;
-  bool report = false;       // x-tandem-report
-  std::string affinity_key;  // empty: by the first blocks
-  std::string request_id;
-  std::string traceparent;
-};
-
-// Reads, checks, renders and tokenizes a body (the fields from headers are the caller's). Pure; any
-// thread.
-Result<CheckedRequest> check_request(api::Endpoint endpoint, const std::string& body,
-                                     const ModelList& models);
-
-// The root of a request's blocks in the router's own map of prefixes.
-protocol::ContentId prefix_root(const ServedModel& model, const CheckedRequest& checked);
 
 class RequestRun : public std::enable_shared_from_this<RequestRun> {
  public:
@@ -62,12 +38,18 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
     int64_t prompt_tokens = 0;
     int64_t cached_tokens = 0;
     int64_t completion_tokens = 0;
+    int64_t expected_cached = 0;
     WorkerId prefill = kNoWorker;
     WorkerId answer = kNoWorker;
+    int prefill_status = 0;  // what the legs answered; 0: nothing
+    int answer_status = 0;
+    int retries = 0;
     double first_byte_seconds = 0;
+    double prefill_seconds = 0;
+    std::string error;  // the code of our own error
   };
   const Summary& summary() const { return summary_; }
-  const std::string& model() const { return checked_.model->id; }
+  const ServedModel& model() const { return *model_; }
 
  private:
   // One dispatch of one leg: what apply() must be able to cancel while its coroutine waits.
@@ -77,13 +59,20 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
     LoadShare load;
     TimePoint sent;
     int64_t queued_before = 0;
+    std::string abort;  // body of the engine's abort call; empty: closing is all there is
     bool cancelled = false;
-    std::string held;  // frames without content that wait for the first with
+    bool detached = false;                 // its answer goes nowhere
+    std::unique_ptr<net::Deadline> limit;  // of a detached leg
+    std::string held;                      // frames without content that wait for the first with
     bool frames_seen = false;
     bool done_seen = false;
+    bool end_seen = false;    // the last event of APIs without [DONE]
     bool error_seen = false;  // the worker ended its stream with an error frame
+    std::unique_ptr<ReplyRewriter> rewriter;
+    bool over() const { return cancelled || detached; }
   };
-  struct ErrorReply {
+  // An answer that is not relayed as it comes: a refusal, or prefill's when it is the whole answer.
+  struct ReadyReply {
     uint32_t serial = 0;
     int status = 502;
     net::Headers headers;
@@ -92,40 +81,83 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
 
   void apply(Decisions decisions);
   void act(Decision& decision);
+  // Placement.
   void place_all();
+  void place_now();
   void place_answer();
+  static net::asio::awaitable<void> place_after_relearning(std::shared_ptr<RequestRun> self,
+                                                           WorkerId prefill);
+  const std::vector<WorkerSnapshot>& candidates();
   PlacementRequest placement_request() const;
+  PolicyOptions policy_options() const;
+  void mint_values();
+  Load load_of(const Decision& decision) const;
+
+  // Legs going out (leg_dispatch.cc).
   void dispatch(const Decision& decision);
   void cancel(uint32_t serial);
-  Load load_of(const Decision& decision) const;
-  net::ClientRequest leg_request(const Decision& decision) const;
-  std::string leg_body(const Decision& decision) const;
-
+  void detach(uint32_t serial);
+  void release();
+  Result<net::ClientRequest> leg_request(LegPart part, WorkerId worker, uint32_t attempt) const;
+  LegValues leg_values(LegPart part, WorkerId worker, uint32_t attempt) const;
+  BodyPieces tandem_envelope(LegPart part, uint32_t attempt) const;
+  void start_leg(const std::shared_ptr<LegRun>& leg, net::ClientRequest request);
+  void abort_engine(const LegRun& leg) const;
   static net::asio::awaitable<void> run_leg(std::shared_ptr<RequestRun> self,
                                             std::shared_ptr<LegRun> leg);
+  static net::asio::awaitable<void> run_release(std::shared_ptr<RequestRun> self,
+                                                std::shared_ptr<LegRun> leg);
+  Duration time_left() const;
+  LegPart part_of(const Decision& decision) const;
+  bool pair() const { return placement_.prefill != kNoWorker; }
+
+  // Answers coming in (request_relay.cc, stream_relay.cc).
   net::asio::awaitable<void> run_prefill(LegRun& leg);
+  Status take_prefill_reply(LegRun& leg, const net::ClientHead& head, std::string body);
   net::asio::awaitable<void> run_answer(LegRun& leg);
   net::asio::awaitable<void> take_refusal(LegRun& leg, net::ClientHead head);
   net::asio::awaitable<void> relay_whole(LegRun& leg, net::ClientHead head);
   net::asio::awaitable<void> relay_stream(LegRun& leg, net::ClientHead head);
-  // Appends what the client gets for `frame`. False: the leg has failed.
-  net::asio::awaitable<bool> relay_frame(LegRun& leg, net::SseFrame& frame, std::string& out);
-  // Sends `out` (with the head before it, the first time). False: stop.
-  net::asio::awaitable<bool> send_bytes(LegRun& leg, const net::ClientHead& head, std::string& out);
-  net::asio::awaitable<Result<Terminal>> make_terminal(LegRun& leg, std::string json);
+  net::asio::awaitable<void> let_attach(LegRun& leg, bool stream);
+  // What the client gets of one frame: nothing (false: the leg has failed), the frame as it is, or
+  // other bytes in `changed`.
+  enum class FrameFate : uint8_t { kRelay, kChanged, kNothing, kFailed };
+  net::asio::awaitable<FrameFate> judge_frame(LegRun& leg, const net::SseView& frame,
+                                              ReplyRewriter::Need need, std::string& changed);
+  struct Outgoing;
+  net::asio::awaitable<bool> relay_frames(LegRun& leg, const net::ClientHead& head,
+                                          net::SseFramer& framer);
+  FrameFate judge_opening(LegRun& leg, const net::SseView& frame);
+  net::asio::awaitable<void> await_prefill(LegRun& leg);
+  net::asio::awaitable<bool> send_bytes(LegRun& leg, const net::ClientHead& head,
+                                        std::string_view out);
+  net::asio::awaitable<void> finish_stream(LegRun& leg, const net::ClientHead& head);
+  void first_byte(LegRun& leg, int status);
+  ReplyRules reply_rules() const;
+  const PromptTruth* truth() const { return prompt_truth_ ? &*prompt_truth_ : nullptr; }
   net::asio::awaitable<void> answer_at_last();
+  net::asio::awaitable<void> answer_ready(ReadyReply reply);
+  net::asio::awaitable<void> answer_error(const Error& error);
+
+  // Comments for idle proxies (stream_relay.cc).
+  void beat_later();
+  static net::asio::awaitable<void> beat(std::shared_ptr<RequestRun> self);
+  net::asio::awaitable<void> writer_free();
 
   void leg_failed(LegRun& leg, LegFailure failure, const Error& error);
   void leg_died(LegRun& leg, const Error& error);
-  void learn(const LegRun& leg, const Terminal& terminal);
-  bool first_frame_is_empty(const net::SseFrame& frame) const;
+  void learn_from_request();
+  void learn_from_answer(LegRun& leg);
+  void release_request();
   net::Headers reply_headers(const net::Headers& from) const;
-  JsonValue report() const;
-  Duration time_left() const;
+  std::string report() const;
+  const Connector& connector() const { return *model_->connector; }
 
   std::shared_ptr<RouterCore> core_;
   net::HttpRequest& request_;
   net::HttpResponder& responder_;
+  std::shared_ptr<const ServedModel> model_;
+  // What is needed only while a leg may still be sent is given back at the first byte.
   CheckedRequest checked_;
   uint64_t affinity_ = 0;
   TimePoint started_;
@@ -139,13 +171,22 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   net::Deadline tick_;
   net::Deadline deadline_;
   Placement placement_;
-  std::string handoff_id_;
+  bool placed_ = false;
+  std::string handoff_id_;  // Tandem's
+  LegValues values_;        // of this attempt
+  std::optional<Harvest> harvest_;
+  LoadShare answer_load_;  // prefill first: of the answer leg that waits
   bool prefill_pending_ = false;
-  std::optional<PrefillReport> prefill_report_;
-  std::optional<ErrorReply> error_reply_;
+  int64_t prefill_kv_bytes_ = 0;
+  std::optional<PromptTruth> prompt_truth_;
+  std::optional<ReadyReply> ready_reply_;
   TimePoint first_byte_;
   bool stream_finished_ = false;
   Summary summary_;
+  net::Deadline heartbeat_;
+  net::Event written_;
+  bool writing_ = false;
+  bool serving_ = false;
 };
 
 }  // namespace tandem::router

@@ -11,6 +11,9 @@
 #include "api/openapi.h"
 #include "base/reply_text.h"
 #include "observe/log.h"
+#include "router/admin_routes.h"
+#include "router/error_form.h"
+#include "router/generate.h"
 #include "router/ollama_routes.h"
 #include "router/request_id.h"
 #include "router/request_run.h"
@@ -56,83 +59,26 @@ bool has_key(const net::HttpRequest& request, const std::vector<std::string>& ke
   return found;
 }
 
-// DESIGN §5: the first that is present; the body's hints come after.
-std::string affinity_of(const net::HttpRequest& request) {
-  for (const char* const name : {"x-session-affinity", "x-session-id"}) {
-    if (const std::string_view value = request.headers.get(name); !value.empty())
-      return std::string(value);
-  }
-  return {};
-}
-
 Error not_ready_error() {
   return {503, "no_workers", "no worker is ready to take the request; retry in a moment"};
 }
 
 Error draining_error() { return {503, "draining", "the router is shutting down"}; }
 
-awaitable<Result<CheckedRequest>> check(std::shared_ptr<RouterCore> core, api::Endpoint endpoint,
-                                        net::HttpRequest& request) {
-  if (core->draining) co_return tl::unexpected(draining_error());
-  Result<CheckedRequest> checked = co_await net::run_on_body<CheckedRequest>(
-      core->pool, core->reactor, request.body,
-      [endpoint, models = core->registry.models()](const std::string& body) {
-        return check_request(endpoint, body, *models);
-      },
-      core->options.preparation_timeout);
-  if (!checked) co_return checked;
-  checked->report = request.headers.get("x-tandem-report") == "1";
-  if (std::string key = affinity_of(request); !key.empty()) checked->affinity_key = std::move(key);
-  checked->traceparent = request.headers.get("traceparent");
-  if (checked->traceparent.size() > 256) checked->traceparent.clear();
-  co_return checked;
-}
-
-void log_access(const RouterCore& core, const net::HttpRequest& request,
-                const std::string& request_id, const RequestRun::Summary& done, double seconds) {
-  if (!core.options.access_log) return;
-  const auto name = [&](WorkerId worker) -> std::string {
-    return worker == kNoWorker ? "-" : core.registry.url_text(worker);
-  };
-  observe::log_info(
-      "{} {} {} {:.3f}s first={:.3f}s prompt={} cached={} completion={} prefill={} answer={} id={}",
-      request.method, request.path.substr(0, 100), done.status, seconds, done.first_byte_seconds,
-      done.prompt_tokens, done.cached_tokens, done.completion_tokens, name(done.prefill),
-      name(done.answer), request_id);
-}
-
-// The error's sentence may repeat the client's text; its code never does.
-void log_refusal(const RouterCore& core, const net::HttpRequest& request,
-                 const std::string& request_id, const Error& error) {
-  if (!core.options.access_log) return;
-  observe::log_info("{} {} {} refused={} id={}", request.method, request.path.substr(0, 100),
-                    error.status, error.code, request_id);
-}
-
-awaitable<int> generate(std::shared_ptr<RouterCore> core, api::Endpoint endpoint,
-                        net::HttpRequest& request, IdentifiedResponder& responder) {
-  const TimePoint begin = std::chrono::steady_clock::now();
-  const std::string& request_id = responder.id();
-  Result<CheckedRequest> checked = co_await check(core, endpoint, request);
-  if (!checked) {
-    log_refusal(*core, request, request_id, checked.error());
-    co_return co_await answer_error(responder, checked.error());
+// Only Tandem's own workers give their tokenizer.
+Result<ModelList::Pointer> tandem_model(const ModelList& models, const std::string& name) {
+  TANDEM_TRY(model, models.choose(name));
+  if (model->opaque()) {
+    return make_error(501, "not_supported",
+                      "the router does not know the tokenizer of '" + model->id + "'", "/model");
   }
-  checked->request_id = request_id;
-  const auto run = std::make_shared<RequestRun>(core, request, responder, std::move(*checked));
-  core->metrics.of_model(run->model()).requests.add();
-  core->metrics.running.add(1);
-  co_await run->serve();
-  core->metrics.running.add(-1);
-  log_access(*core, request, request_id, run->summary(),
-             to_seconds(std::chrono::steady_clock::now() - begin));
-  co_return run->summary().status;
+  return model;
 }
 
 Result<std::string> tokenize(const ModelList& models, const std::string& text) {
   TANDEM_TRY(body, parse_json(text));
   TANDEM_TRY(parsed, api::parse_request(api::Endpoint::kTokenize, body));
-  TANDEM_TRY(model, models.choose(parsed.model));
+  TANDEM_TRY(model, tandem_model(models, parsed.model));
   TANDEM_TRY(tokens, api::tokenize(parsed, *model->tokenizer, model->chat_template.get()));
   return api::tokenize_body(tokens, model->context_length);
 }
@@ -140,7 +86,7 @@ Result<std::string> tokenize(const ModelList& models, const std::string& text) {
 Result<std::string> detokenize(const ModelList& models, const std::string& text) {
   TANDEM_TRY(body, parse_json(text));
   TANDEM_TRY(parsed, api::parse_request(api::Endpoint::kDetokenize, body));
-  TANDEM_TRY(model, models.choose(parsed.model));
+  TANDEM_TRY(model, tandem_model(models, parsed.model));
   TANDEM_TRY(decoded, api::detokenize(parsed, *model->tokenizer));
   return api::detokenize_body(decoded);
 }
@@ -149,29 +95,30 @@ using CorePointer = std::shared_ptr<RouterCore>;
 
 struct Route : net::RouteHead {
   awaitable<int> (*handle)(CorePointer, net::HttpRequest&, IdentifiedResponder&);
+  bool admin = false;  // changes the fleet
 };
 
 // Every row of the table has one type, and coroutines must own what they use.
 // NOLINTBEGIN(performance-unnecessary-value-param)
-awaitable<int> chat_route(CorePointer core, net::HttpRequest& request,
-                          IdentifiedResponder& responder) {
-  return generate(std::move(core), api::Endpoint::kChatCompletions, request, responder);
-}
-
-awaitable<int> completions_route(CorePointer core, net::HttpRequest& request,
-                                 IdentifiedResponder& responder) {
-  return generate(std::move(core), api::Endpoint::kCompletions, request, responder);
+template <Api kApi>
+awaitable<int> generate_route(CorePointer core, net::HttpRequest& request,
+                              IdentifiedResponder& responder) {
+  GenerateRoute route{kApi, {}};
+  if (kApi == Api::kChat) route.endpoint = api::Endpoint::kChatCompletions;
+  if (kApi == Api::kCompletions) route.endpoint = api::Endpoint::kCompletions;
+  return generate(std::move(core), route, request, responder);
 }
 
 awaitable<int> embeddings_route(CorePointer core, net::HttpRequest& request,
                                 IdentifiedResponder& responder) {
-  return generate(std::move(core), api::Endpoint::kEmbeddings, request, responder);
+  return generate(std::move(core), {Api::kOther, api::Endpoint::kEmbeddings}, request, responder);
 }
 
 template <api::OllamaRoute kRoute>
 awaitable<int> ollama(CorePointer core, net::HttpRequest& request, IdentifiedResponder& responder) {
-  return ollama_route(std::move(core), kRoute, request, responder,
-                      {chat_route, completions_route, embeddings_route});
+  return ollama_route(
+      std::move(core), kRoute, request, responder,
+      {generate_route<Api::kChat>, generate_route<Api::kCompletions>, embeddings_route});
 }
 
 std::vector<api::ModelEntry> model_entries(const RouterCore& core) {
@@ -270,9 +217,15 @@ awaitable<int> root_route(CorePointer, net::HttpRequest&, IdentifiedResponder& r
 // NOLINTEND(performance-unnecessary-value-param)
 
 constexpr std::array kRoutes = {
-    Route{{"POST", "/v1/chat/completions"}, chat_route},
-    Route{{"POST", "/v1/completions"}, completions_route},
+    Route{{"POST", "/v1/chat/completions"}, generate_route<Api::kChat>},
+    Route{{"POST", "/v1/completions"}, generate_route<Api::kCompletions>},
     Route{{"POST", "/v1/embeddings"}, embeddings_route},
+    Route{{"POST", "/v1/responses"}, generate_route<Api::kResponses>},
+    Route{{"POST", "/v1/messages"}, generate_route<Api::kMessages>},
+    Route{{"POST", "/v1/messages/count_tokens"}, generate_route<Api::kOther>},
+    Route{{"POST", "/generate"}, generate_route<Api::kGenerate>},
+    Route{{"POST", "/inference/v1/generate"}, generate_route<Api::kInference>},
+    Route{{"POST", "/v1/{any}"}, generate_route<Api::kOther>},
     Route{{"GET", "/v1/models"}, models_route},
     Route{{"GET", "/v1/models/{model}"}, model_route},
     Route{{"POST", "/tokenize"}, local_route<tokenize>},
@@ -289,12 +242,23 @@ constexpr std::array kRoutes = {
     Route{{"GET", "/health", true}, health_route},
     Route{{"GET", "/ready", true}, ready_route},
     Route{{"GET", "/metrics"}, metrics_route},
+    Route{{"GET", kWorkersPath}, list_workers},
+    Route{{"POST", kWorkersPath}, add_worker, true},
+    Route{{"POST", "/router/workers/{id}/drain"}, drain_worker, true},
+    Route{{"POST", "/router/workers/{id}/undrain"}, undrain_worker, true},
+    Route{{"DELETE", "/router/workers/{id}"}, remove_worker, true},
 };
 
-net::RouteMatch<Route> match(const net::HttpRequest& request) {
+net::RouteMatch<Route> match(const RouterCore& core, const net::HttpRequest& request) {
   const bool model =
       request.path.starts_with(kModelPath) && request.path.size() > kModelPath.size();
-  return net::match_route(kRoutes, request.method, model ? "/v1/models/{model}" : request.path);
+  if (model) return net::match_route(kRoutes, request.method, "/v1/models/{model}");
+  auto found = net::match_route(kRoutes, request.method, worker_route(request.path));
+  // What other engines have besides is theirs to answer.
+  if (found.allow.empty() && core.registry.any_engine() && request.path.starts_with("/v1/") &&
+      request.path.find('{') == std::string::npos)
+    found = net::match_route(kRoutes, request.method, "/v1/{any}");
+  return found;
 }
 
 // A JSON route takes JSON. A missing Content-Type is taken for it, but not from a web page: pages
@@ -318,16 +282,24 @@ Status check_content_type(const net::HttpRequest& request) {
 // What the head alone decides; nothing: the route may run.
 std::optional<net::HttpRefusal> refusal_of(const RouterCore& core, const net::HttpRequest& request,
                                            const net::RouteMatch<Route>& found) {
-  if (core.closed) return net::refusal(not_ready_error());
+  if (core.closed) return refusal_for(request, not_ready_error());
   const bool open = found.row != nullptr && found.row->open;
-  if (!open && !core.options.api_keys.empty() && !has_key(request, core.options.api_keys)) {
-    return net::refusal(
-        {401, "invalid_api_key",
-         "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"});
+  const bool admin = found.row != nullptr && found.row->admin;
+  const bool own_keys = admin && !core.options.admin_keys.empty();
+  const std::vector<std::string>& keys = own_keys ? core.options.admin_keys : core.options.api_keys;
+  if (!open && !keys.empty() && !has_key(request, keys)) {
+    return refusal_for(request,
+                       {401, "invalid_api_key",
+                        "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'"});
+  }
+  if (admin && keys.empty()) {
+    return refusal_for(request, {403, "no_admin_key",
+                                 "the fleet can be changed only with a key: start the router with "
+                                 "--admin-key or --api-key"});
   }
   if (found.row == nullptr) return net::unmatched_route(request, found.allow);
   if (found.row->method == "POST") {
-    if (Status json = check_content_type(request); !json) return net::refusal(json.error());
+    if (Status json = check_content_type(request); !json) return refusal_for(request, json.error());
   }
   return std::nullopt;
 }
@@ -337,7 +309,7 @@ void count(RouterCore& core, const net::RouteMatch<Route>& found, int status) {
 }
 
 std::optional<net::HttpRefusal> check_head(RouterCore& core, const net::HttpRequest& request) {
-  const auto found = match(request);
+  const auto found = match(core, request);
   auto refused = refusal_of(core, request, found);
   if (!refused) return std::nullopt;
   refused->headers.set(kRequestId, request_id_of(request.headers));
@@ -353,7 +325,7 @@ awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& reque
     co_return;
   }
   IdentifiedResponder responder(plain_responder, request_id_of(request.headers));
-  const auto found = match(request);
+  const auto found = match(*core, request);
   count(*core, found, co_await found.row->handle(core, request, responder));
 }
 
@@ -365,15 +337,24 @@ RouterCore::RouterCore(net::Reactor& reactor_in, RouterOptions options_in)
       metrics(metrics_store),
       client(reactor),
       prefixes(options.prefix_map_bytes),
+      retry_budget(options.retries),
+      random(std::random_device{}()),
+      global_ids(std::random_device{}()),
       drain_limit(reactor,
                   [this] {
                     const std::set<RequestRun*> now = runs;
                     for (RequestRun* const run : now) run->stop();
                   }),
-      registry(reactor, client,
+      registry(reactor, client, ledger,
                {.secret = options.secret,
+                .worker_api_key = options.worker_api_key,
                 .poll_interval = options.poll_interval,
-                .poll_timeout = options.poll_timeout},
+                .poll_timeout = options.poll_timeout,
+                .health_interval = options.health_interval,
+                .health_timeout = options.health_timeout,
+                .health_failures = options.health_failures,
+                .health_successes = options.health_successes,
+                .warm_connections = options.warm_connections},
                {.down =
                     [this](WorkerId worker) {
                       const std::set<RequestRun*> now = runs;
@@ -397,10 +378,8 @@ Status Router::start() {
         400, "no_workers",
         "a router needs at least one unified worker, or one prefill and one decode worker");
   }
-  for (const WorkerAddress& address : core_->options.workers) {
-    TANDEM_TRY(url, net::parse_url(address.url));
-    core_->registry.add(address, url);
-  }
+  for (const WorkerAddress& address : core_->options.workers)
+    TANDEM_CHECK(core_->registry.add(address));
   core_->registry.start(core_);
   return {};
 }

@@ -33,18 +33,31 @@ namespace tandem::router {
 struct RouterOptions {
   std::vector<WorkerAddress> workers;
   std::vector<std::string> api_keys;  // empty: no key is asked for
-  std::string secret;                 // x-tandem-auth, shared with the workers (TANDEM_SECRET)
+  std::string secret;                 // x-tandem-auth, shared with Tandem's workers (TANDEM_SECRET)
   Duration request_timeout = std::chrono::minutes(30);
   Duration preparation_timeout = std::chrono::seconds(30);  // reading and tokenizing one request
   Duration usage_wait =
       std::chrono::seconds(2);            // for prefill's usage, held back: the last frame only
   size_t max_answer_bytes = 64ULL << 20;  // of an answer that is not streamed
   size_t prefix_map_bytes = 64ULL << 20;
-  Duration poll_interval = std::chrono::milliseconds(500);
+  Duration poll_interval = std::chrono::milliseconds(500);  // of Tandem's own workers
   Duration poll_timeout = std::chrono::seconds(1);
+  Duration health_interval = std::chrono::seconds(1);  // of other engines
+  Duration health_timeout = std::chrono::seconds(5);
+  int health_failures = 3;
+  int health_successes = 2;
+  size_t warm_connections = 4;  // opened ahead to each worker that comes up
   PolicyOptions policy;
   LegsOptions legs;
-  bool access_log = true;  // one line a request; never content
+  RetryBudgetOptions retries;
+  std::vector<std::string> admin_keys;  // of the routes that change workers; empty: api_keys
+  std::string worker_api_key;           // what the router itself shows to other engines
+  bool forward_authorization = true;    // the client's own key goes to the workers
+  bool release_kv = true;               // KV that nobody fetched is freed at once (LegsOptions)
+  Duration attach_time = std::chrono::seconds(30);  // a leg that was let go is closed then
+  Duration heartbeat = Duration::zero();            // comments in silent streams; zero: none
+  bool tell_workers = true;                         // x-tandem-worker and its like
+  bool access_log = true;                           // one line a request; never content
 };
 
 struct RouterCore;
@@ -56,7 +69,7 @@ class Router {
   Router(const Router&) = delete;
   Router& operator=(const Router&) = delete;
 
-  // Checks the URLs and begins to poll the workers. Errors: 400 "bad_url", "no_workers".
+  // Begins to poll the workers. Errors: 400 "no_workers" and those of WorkerRegistry::add.
   Status start();
   // Both may outlive the Router (they then answer 503). The gate does what needs no body: keys,
   // unknown paths and methods. The handler asks it too, so a server without it is as safe.

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <ctime>
+#include <random>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "net/http_client.h"
 #include "net/work_pool.h"
+#include "router/connectors/leg_body.h"
+#include "router/legs/retry_budget.h"
 #include "router/policy/prefix_map.h"
 #include "router/router.h"
 #include "router/router_metrics.h"
@@ -27,6 +31,12 @@ struct RouterCore {
   net::HttpClient client;
   LoadLedger ledger;
   PrefixMap prefixes;
+  RetryBudget retry_budget;
+  std::mt19937_64 random;  // ids that legs meet on; not for secrets
+  GlobalIds global_ids;
+  uint64_t next_turn = 0;                 // counts placements
+  uint32_t next_rank = 0;                 // of data-parallel workers, one after another
+  std::vector<WorkerSnapshot> snapshots;  // of the placement that is being made
   net::Deadline drain_limit;
   WorkerRegistry registry;
   net::WorkPool pool;          // reads and tokenizes what is long

@@ -25,6 +25,16 @@ RouterMetrics::RouterMetrics(observe::Metrics& metrics) : metrics_(metrics) {
                         "Request to first byte of the answer.", observe::latency_buckets());
   request_latency = metrics.histogram("tandem_e2e_request_latency_seconds",
                                       "Request to end of the answer.", observe::latency_buckets());
+  releases = counter("tandem_router_kv_releases_total",
+                     "Decode legs of one token that only freed prefill's KV.");
+  large_frames = counter("tandem_router_large_frames_total",
+                         "Events over 64 KiB that were held whole to be rewritten.");
+  const char* const aborts = "tandem_router_engine_aborts_total";
+  const char* const abort_help = "Abort calls to engines, besides closing their connections.";
+  aborts_ = metrics.counter(aborts, abort_help, {{"outcome", "taken"}});
+  failed_aborts_ = metrics.counter(aborts, abort_help, {{"outcome", "failed"}});
+  buffered_ = metrics.gauge("tandem_router_buffered_bytes",
+                            "Bytes of unfinished events in the streams that are relayed.");
   running = metrics.gauge("tandem_num_requests_running", "Requests in flight in the router.");
   prefix_blocks_ =
       metrics.gauge("tandem_router_prefix_blocks", "Blocks in the router's prefix map.");
@@ -59,6 +69,69 @@ RouterMetrics::OfModel& RouterMetrics::of_model(const std::string& id) {
       .first->second;
 }
 
+RouterMetrics::OfConnector& RouterMetrics::of_connector(const Connector& connector) {
+  const auto found = connectors_.find(&connector);
+  if (found != connectors_.end()) return found->second;
+  const observe::Labels labels{{"connector", std::string(connector.name)}};
+  return connectors_
+      .emplace(&connector,
+               OfConnector{metrics_.histogram("tandem_router_first_byte_seconds",
+                                              "Request to first byte of the answer, by connector.",
+                                              observe::latency_buckets(), labels),
+                           metrics_.histogram("tandem_router_prefill_seconds",
+                                              "Prefill legs, sent to answered.",
+                                              observe::latency_buckets(), labels)})
+      .first->second;
+}
+
+namespace {
+
+const char* outcome_name(LegFailure failure) {
+  switch (failure) {
+    case LegFailure::kRefused:
+      return "refused";
+    case LegFailure::kBusy:
+      return "busy";
+    case LegFailure::kFailed:
+      return "failed";
+    case LegFailure::kLostPeer:
+      return "lost_peer";
+    case LegFailure::kDied:
+      return "died";
+    case LegFailure::kUnreached:
+      return "unreached";
+  }
+  return "failed";
+}
+
+}  // namespace
+
+void RouterMetrics::count_leg(const WorkerRegistry& registry, WorkerId worker, Leg leg,
+                              const char* outcome) {
+  const auto key = std::make_tuple(worker, leg, outcome);
+  auto found = legs_.find(key);
+  if (found == legs_.end()) {
+    const observe::Labels labels{{"worker", registry.url_text(worker)},
+                                 {"connector", std::string(registry.connector(worker).name)},
+                                 {"leg", leg == Leg::kPrefill ? "prefill" : "answer"},
+                                 {"outcome", outcome}};
+    found = legs_
+                .emplace(key, metrics_.counter("tandem_router_legs_total",
+                                               "Legs by how they ended.", labels))
+                .first;
+  }
+  found->second.add();
+}
+
+void RouterMetrics::leg_ended(const WorkerRegistry& registry, WorkerId worker, Leg leg,
+                              std::optional<LegFailure> failure) {
+  count_leg(registry, worker, leg, failure ? outcome_name(*failure) : "ok");
+}
+
+void RouterMetrics::leg_cancelled(const WorkerRegistry& registry, WorkerId worker, Leg leg) {
+  count_leg(registry, worker, leg, "cancelled");
+}
+
 void RouterMetrics::sample(const WorkerRegistry& registry, const LoadLedger& ledger,
                            const PrefixMap& prefixes) {
   for (WorkerId id = 0; id < registry.size(); ++id) {
@@ -68,6 +141,15 @@ void RouterMetrics::sample(const WorkerRegistry& registry, const LoadLedger& led
     const Load& load = ledger.of(id);
     metrics_.gauge("tandem_router_worker_up", "1 when the worker answers its polls.", labels)
         .set(registry.up(id) ? 1 : 0);
+    metrics_
+        .gauge("tandem_router_worker_breaker_open", "1 when failures keep requests away.", labels)
+        .set(registry.breaker_open(id) ? 1 : 0);
+    metrics_.gauge("tandem_router_worker_draining", "1 when it takes no new requests.", labels)
+        .set(registry.draining(id) ? 1 : 0);
+    metrics_
+        .gauge("tandem_router_worker_foreign_requests",
+               "Requests there that others gave it, by its last report.", labels)
+        .set(static_cast<double>(registry.others_requests(id)));
     metrics_.gauge("tandem_router_inflight_legs", "Legs in flight.", labels).set(load.running);
     metrics_
         .gauge("tandem_router_queued_prompt_tokens", "Prompt tokens given and not yet computed.",

@@ -1,6 +1,8 @@
 #include "router/worker_registry.h"
 
 #include <algorithm>
+#include <charconv>
+#include <type_traits>
 #include <utility>
 
 #include "observe/log.h"
@@ -10,21 +12,9 @@ namespace tandem::router {
 
 namespace {
 
-constexpr size_t kInfoBytes = 64UL << 10;
-constexpr size_t kTokenizerBytes = 256UL << 20;
-constexpr Duration kTokenizerTime = std::chrono::seconds(30);
-
 double smooth(double old, double fresh) { return old + 0.2 * (fresh - old); }
 
-std::string text_of(const JsonValue* json, std::string_view key) {
-  const JsonValue* const value = json == nullptr ? nullptr : json->find(key);
-  return value != nullptr && value->is_string() ? value->as_string() : std::string();
-}
-
-int64_t number_of(const JsonValue* json, std::string_view key) {
-  const JsonValue* const value = json == nullptr ? nullptr : json->find(key);
-  return value == nullptr ? 0 : value->as_integer().value_or(0);
-}
+TimePoint now() { return std::chrono::steady_clock::now(); }
 
 }  // namespace
 
@@ -40,89 +30,156 @@ const char* role_name(WorkerRole role) {
   return "unified";
 }
 
-Result<WorkerInfo> parse_worker_info(const JsonValue& json) {
-  const auto bad = [](const char* what) {
-    return make_error(502, "bad_worker_info", std::string("the worker's /tandem/v1/info ") + what);
+Status set_worker_field(WorkerAddress& address, std::string_view field, const std::string& value) {
+  const auto bad = [&](const std::string& why) {
+    return make_error(400, "bad_worker", "'" + std::string(field) + "' " + why);
   };
-  if (number_of(&json, "version") != 1)
-    return bad("has another version; use the same build for router and workers");
-  WorkerInfo info;
-  const std::string role = text_of(&json, "role");
-  if (role == "prefill") {
-    info.role = WorkerRole::kPrefill;
-  } else if (role == "decode") {
-    info.role = WorkerRole::kDecode;
-  } else if (role != "unified") {
-    return bad("has an unknown role");
-  }
-  const JsonValue* const model = json.find("model");
-  info.epoch = text_of(&json, "epoch");
-  info.model_id = text_of(model, "id");
-  info.context_length = number_of(model, "context_length");
-  info.lineage = text_of(model, "lineage");
-  info.block_tokens =
-      static_cast<int32_t>(std::clamp<int64_t>(number_of(&json, "block_tokens"), 0, 1 << 16));
-  info.handoff_address = text_of(&json, "handoff_address");
-  info.token_capacity = number_of(&json, "token_capacity");
-  if (const JsonValue* const adapters = model == nullptr ? nullptr : model->find("adapters");
-      adapters != nullptr && adapters->is_array()) {
-    for (const JsonValue& name : adapters->items()) {
-      if (name.is_string()) info.adapters.push_back(name.as_string());
+  const auto number = [&](auto& target, int64_t least, int64_t most) -> Status {
+    int64_t read = 0;
+    const auto parsed = std::from_chars(value.data(), value.data() + value.size(), read);
+    if (parsed.ec != std::errc() || parsed.ptr != value.data() + value.size() || read < least ||
+        read > most)
+      return bad("is not a number from " + std::to_string(least) + " to " + std::to_string(most));
+    target = static_cast<std::remove_reference_t<decltype(target)>>(read);
+    return {};
+  };
+  if (field == "role") {
+    for (const WorkerRole role :
+         {WorkerRole::kPrefill, WorkerRole::kDecode, WorkerRole::kUnified}) {
+      if (value != role_name(role)) continue;
+      address.role = role;
+      return {};
     }
-    std::sort(info.adapters.begin(), info.adapters.end());
+    return bad("is not prefill, decode or unified");
   }
-  if (info.epoch.empty() || info.model_id.empty() || info.context_length <= 0 ||
-      info.block_tokens <= 0) {
-    return bad("lacks epoch, model or block_tokens");
+  if (field == "bootstrap_port") return number(address.bootstrap_port, 1, 65535);
+  if (field == "dp_size") return number(address.dp_size, 1, 1024);
+  for (const auto& [name, target] :
+       {std::pair{"url", &address.url}, std::pair{"connector", &address.connector},
+        std::pair{"group", &address.group}, std::pair{"model", &address.model},
+        std::pair{"kv_events", &address.kv_events}}) {
+    if (field != name) continue;
+    *target = value;
+    return {};
   }
-  if (info.role == WorkerRole::kPrefill && info.handoff_address.empty())
-    return bad("lacks handoff_address");
-  return info;
+  return bad("is nothing that a worker has");
+}
+
+const char* state_name(WorkerRegistry::State state) {
+  switch (state) {
+    case WorkerRegistry::State::kUnknown:
+      return "unknown";
+    case WorkerRegistry::State::kUp:
+      return "up";
+    case WorkerRegistry::State::kNotReady:
+      return "not_ready";
+    case WorkerRegistry::State::kDown:
+      return "down";
+    case WorkerRegistry::State::kRemoved:
+      return "removed";
+  }
+  return "unknown";
 }
 
 WorkerRegistry::WorkerRegistry(net::Reactor& reactor, net::HttpClient& client,
-                               RegistryOptions options, Events events)
+                               const LoadLedger& ledger, RegistryOptions options, Events events)
     : reactor_(reactor),
       client_(client),
+      ledger_(ledger),
       options_(std::move(options)),
       events_(std::move(events)) {}
 
-WorkerId WorkerRegistry::add(const WorkerAddress& address, const net::Url& url) {
+uint32_t WorkerRegistry::group_number(const WorkerAddress& address) {
+  const auto name = std::make_pair(address.connector, address.group);
+  const auto found = std::ranges::find(groups_, name);
+  if (found != groups_.end()) return static_cast<uint32_t>(found - groups_.begin());
+  groups_.push_back(name);
+  return static_cast<uint32_t>(groups_.size() - 1);
+}
+
+Result<WorkerId> WorkerRegistry::add(const WorkerAddress& address) {
+  TANDEM_TRY(url, net::parse_url(address.url));
+  TANDEM_TRY(connector, find_connector(address.connector));
+  if (connector->order == LegOrder::kAlone && address.role != WorkerRole::kUnified) {
+    return make_error(400, "bad_worker",
+                      "a worker of connector '" + address.connector + "' has no pair: give " +
+                          address.url + " as a unified worker");
+  }
+  for (const auto& other : workers_) {
+    if (other->state != State::kRemoved && other->address.url == address.url)
+      return make_error(400, "bad_worker", "the worker " + address.url + " is there already");
+  }
   auto worker = std::make_unique<Worker>(reactor_);
-  worker->url_text = address.url;
+  worker->address = address;
   worker->url = url;
-  worker->role = address.role;
+  worker->connector = connector;
+  worker->group = group_number(address);
+  worker->key = stable_hash(address.url);
+  worker->engine.dp_size = std::max(1, address.dp_size);
+  worker->engine.bootstrap_port =
+      address.bootstrap_port != 0 ? address.bootstrap_port : connector->bootstrap_port;
+  worker->engine.kv_events = address.kv_events;
+  worker->info.role = address.role;
+  if (connector->opaque) ++engines_;
   workers_.push_back(std::move(worker));
-  return static_cast<WorkerId>(workers_.size() - 1);
+  const auto id = static_cast<WorkerId>(workers_.size() - 1);
+  if (keep_alive_) reactor_.spawn(poll(id, keep_alive_));
+  return id;
 }
 
 void WorkerRegistry::move(WorkerId id, const std::string& url_text, const net::Url& url) {
   Worker& worker = *workers_[id];
   client_.drop_idle(worker.url.host, worker.url.port);
   set_state(id, State::kDown, "it moved");
-  worker.url_text = url_text;
+  worker.address.url = url_text;
   worker.url = url;
+  worker.key = stable_hash(url_text);
+  worker.poke.notify();
+}
+
+void WorkerRegistry::drain(WorkerId id, bool on) {
+  if (std::exchange(workers_[id]->draining, on) != on)
+    observe::log_info("worker {} {}", workers_[id]->address.url,
+                      on ? "is drained" : "takes requests again");
+}
+
+void WorkerRegistry::remove(WorkerId id) {
+  Worker& worker = *workers_[id];
+  if (worker.state == State::kRemoved) return;
+  worker.draining = true;
+  worker.state = State::kRemoved;
+  worker.engine.models.clear();
+  worker.info.model_id.clear();
+  if (worker.connector->opaque) --engines_;
+  ++removed_;
+  if (events_.new_epoch) events_.new_epoch(id);  // nobody is to be sent there for its cache
+  forget_unserved_models();
+  observe::log_info("worker {} was removed", worker.address.url);
   worker.poke.notify();
 }
 
 void WorkerRegistry::start(std::shared_ptr<void> keep_alive) {
-  for (WorkerId id = 0; id < workers_.size(); ++id) reactor_.spawn(poll(id, keep_alive));
+  keep_alive_ = std::move(keep_alive);
+  for (WorkerId id = 0; id < workers_.size(); ++id) reactor_.spawn(poll(id, keep_alive_));
 }
 
 void WorkerRegistry::stop() {
   stopping_ = true;
+  keep_alive_.reset();
   for (const auto& worker : workers_) worker->poke.notify();
 }
 
 net::asio::awaitable<void> WorkerRegistry::poll(WorkerId id, std::shared_ptr<void> keep_alive) {
   Worker& worker = *workers_[id];
-  while (!stopping_) {
-    const bool answered = co_await poll_once(id);
-    if (stopping_) break;
+  const bool engine = worker.connector->opaque;
+  const int limit = engine ? options_.health_failures : options_.poll_failures;
+  while (!stopping_ && worker.state != State::kRemoved) {
+    const bool answered = engine ? co_await poll_engine(id) : co_await poll_tandem(id);
+    if (stopping_ || worker.state == State::kRemoved) break;
     // A first silence is followed up at once: two limits, not two intervals more, until a stopped
     // worker is noticed.
-    if (!answered && worker.failures > 0 && worker.failures < options_.poll_failures) continue;
-    co_await worker.poke.wait_for(options_.poll_interval);
+    if (!answered && worker.failures > 0 && worker.failures < limit) continue;
+    co_await worker.poke.wait_for(engine ? options_.health_interval : options_.poll_interval);
   }
 }
 
@@ -135,109 +192,41 @@ net::asio::awaitable<Result<net::WholeResponse>> WorkerRegistry::get(WorkerId id
   request.port = worker.url.port;
   request.tls = worker.url.tls;
   request.target = worker.url.base + path;
-  if (!options_.secret.empty()) request.headers.add("x-tandem-auth", options_.secret);
+  add_own_headers(id, request.headers);
   return net::fetch(client_, std::move(request), {limit, limit, limit}, max_bytes);
 }
 
-// True when the worker answered, well or not.
-net::asio::awaitable<bool> WorkerRegistry::poll_once(WorkerId id) {
+void WorkerRegistry::add_own_headers(WorkerId id, net::Headers& headers) const {
+  if (!connector(id).opaque) {
+    if (!options_.secret.empty()) headers.add("x-tandem-auth", options_.secret);
+  } else if (!options_.worker_api_key.empty()) {
+    headers.add("Authorization", "Bearer " + options_.worker_api_key);
+  }
+}
+
+// Another process: whatever ran there is gone, and so is its cache.
+void WorkerRegistry::restarted(WorkerId id) {
   Worker& worker = *workers_[id];
-  const std::string url_before = worker.url_text;
-  Result<net::WholeResponse> ready = co_await get(id, "/ready", options_.poll_timeout, kInfoBytes);
-  Result<net::WholeResponse> info = internal_error("");
-  if (ready && ready->status == 200)
-    info = co_await get(id, "/tandem/v1/info", options_.poll_timeout, kInfoBytes);
-  if (stopping_ || worker.url_text != url_before) co_return true;
-  if (!ready || (ready->status == 200 && !info)) {
-    const Error& error = ready ? info.error() : ready.error();
-    ++worker.failures;
-    if (error.code == "connect_refused" || worker.failures >= options_.poll_failures) {
-      client_.drop_idle(worker.url.host, worker.url.port);
-      set_state(id, State::kDown, error.message);
-    }
-    co_return false;
-  }
-  worker.failures = 0;
-  if (ready->status != 200) {
-    set_state(id, State::kNotReady, "it is not ready");
-    co_return true;
-  }
-  Status accepted = make_error(502, "bad_worker_info",
-                               "/tandem/v1/info answered " + std::to_string(info->status) +
-                                   "; is the secret the same and the URL a Tandem worker's?");
-  if (info->status == 200) {
-    Result<JsonValue> json = parse_json(info->body);
-    Result<WorkerInfo> parsed = json ? parse_worker_info(*json) : tl::unexpected(json.error());
-    accepted =
-        parsed ? accept_info(worker, id, std::move(*parsed)) : tl::unexpected(parsed.error());
-    const auto model = models_->named(worker.info.model_id);
-    if (accepted && !(model && serves(id, *model))) accepted = co_await load_model(id);
-  }
-  if (stopping_ || worker.url_text != url_before) co_return true;
-  forget_unserved_models();
-  if (accepted) {
-    worker.complaint.clear();
-    set_state(id, State::kUp, "");
-  } else {
-    complain(worker, accepted.error().message);
-    set_state(id, State::kNotReady, "it cannot be used");
-  }
-  co_return true;
-}
-
-Status WorkerRegistry::accept_info(Worker& worker, WorkerId id, WorkerInfo info) {
-  if (!worker.info.epoch.empty() && worker.info.epoch != info.epoch) {
-    // Another process: whatever ran there is gone, and so is its cache.
-    client_.drop_idle(worker.url.host, worker.url.port);
-    if (worker.state == State::kUp) set_state(id, State::kDown, "it was restarted");
-    worker.charged = 0;
-    worker.open_until = {};
-    if (events_.new_epoch) events_.new_epoch(id);
-  }
-  worker.info = std::move(info);
-  if (worker.info.role != worker.role) {
-    return make_error(502, "wrong_role",
-                      std::string("it is a ") + role_name(worker.info.role) +
-                          " worker but was given as a " + role_name(worker.role) + " worker");
-  }
-  return check_agreement(worker.info, id);
-}
-
-// Workers of one model agree in all that a request may meet: it can land on any of them.
-Status WorkerRegistry::check_agreement(const WorkerInfo& info, WorkerId id) const {
-  for (const ModelList::Pointer& other : models_->all()) {
-    if (other->id != info.model_id &&
-        (other->has_adapter(info.model_id) ||
-         std::any_of(info.adapters.begin(), info.adapters.end(), [&](const std::string& name) {
-           return name == other->id || other->has_adapter(name);
-         })))
-      return make_error(502, "name_taken",
-                        "it serves '" + info.model_id + "' with names that '" + other->id +
-                            "' has already; give other names (--served-model-name, --adapter)");
-  }
-  const auto model = models_->named(info.model_id);
-  if (!model || !in_use(*model, id)) return {};
-  if (model->lineage != info.lineage) {
-    return make_error(502, "wrong_model",
-                      "it serves another model under the name '" + info.model_id +
-                          "' than the other workers; give it another --served-model-name");
-  }
-  if (model->block_tokens != info.block_tokens) {
-    return make_error(502, "wrong_block_size",
-                      "it was started with --block-tokens " + std::to_string(info.block_tokens) +
-                          ", but the other workers of its model with " +
-                          std::to_string(model->block_tokens) + "; give all the same");
-  }
-  if (model->adapters != info.adapters) {
-    return make_error(502, "wrong_adapters",
-                      "it has other adapters than the other workers of its model; give all the "
-                      "same --adapter options");
-  }
-  return {};
+  client_.drop_idle(worker.url.host, worker.url.port);
+  if (worker.state == State::kUp) set_state(id, State::kDown, "it was restarted");
+  worker.charged = 0;
+  worker.open_until = {};
+  worker.others_requests = 0;
+  worker.away = false;
+  worker.engine.identity = {};
+  worker.engine.engine_ids.clear();
+  worker.load_path = 0;
+  if (events_.new_epoch) events_.new_epoch(id);
 }
 
 bool WorkerRegistry::serves(WorkerId id, const ServedModel& model) const {
-  const WorkerInfo& info = workers_[id]->info;
+  const Worker& worker = *workers_[id];
+  if (model.connector != worker.connector) return false;
+  if (model.opaque()) {
+    return std::ranges::find(worker.engine.models, model.id, &EngineModel::id) !=
+           worker.engine.models.end();
+  }
+  const WorkerInfo& info = worker.info;
   return info.model_id == model.id && info.lineage == model.lineage &&
          info.block_tokens == model.block_tokens && info.adapters == model.adapters;
 }
@@ -263,54 +252,17 @@ bool WorkerRegistry::in_use(const ServedModel& model, WorkerId except) const {
   return false;
 }
 
-net::asio::awaitable<Status> WorkerRegistry::load_model(WorkerId id) {
-  const WorkerInfo info = workers_[id]->info;
-  Result<net::WholeResponse> answer =
-      co_await get(id, "/tandem/v1/tokenizer", kTokenizerTime, kTokenizerBytes);
-  if (!answer) co_return tl::unexpected(answer.error());
-  if (answer->status != 200)
-    co_return make_error(502, "no_tokenizer", "the worker does not give its tokenizer");
-  Result<JsonValue> json = parse_json(answer->body);
-  if (!json) co_return tl::unexpected(json.error());
-  Result<text::TokenizerSpec> spec = text::tokenizer_spec_from_json(*json);
-  if (!spec) co_return tl::unexpected(spec.error());
-  auto model = std::make_shared<ServedModel>();
-  model->id = info.model_id;
-  model->context_length = info.context_length;
-  model->lineage = info.lineage;
-  model->block_tokens = info.block_tokens;
-  model->adapters = info.adapters;
-  if (!spec->chat_template.empty()) {
-    Result<text::ChatTemplate> chat_template =
-        text::ChatTemplate::parse(spec->chat_template, spec->tool_template);
-    if (!chat_template) co_return tl::unexpected(chat_template.error());
-    model->chat_template = std::make_unique<text::ChatTemplate>(std::move(*chat_template));
-  }
-  Result<std::shared_ptr<const text::Tokenizer>> tokenizer =
-      text::Tokenizer::create(std::move(*spec));
-  if (!tokenizer) co_return tl::unexpected(tokenizer.error());
-  model->tokenizer = std::move(*tokenizer);
-  // Two pollers may load at once; the first wins if they agree.
-  const auto known = models_->named(info.model_id);
-  if (known && serves(id, *known)) co_return Status();
-  if (Status agrees = check_agreement(info, id); !agrees) co_return agrees;
-  observe::log_info("serving '{}' with a context of {} tokens", model->id, model->context_length);
-  std::vector<ModelList::Pointer> all = models_->all();
-  std::erase(all, known);
-  all.push_back(std::move(model));
-  models_ = std::make_shared<const ModelList>(std::move(all));
-  co_return Status();
-}
-
 void WorkerRegistry::set_state(WorkerId id, State state, const std::string& why) {
   Worker& worker = *workers_[id];
-  if (worker.state == state) return;
+  if (worker.state == state || worker.state == State::kRemoved) return;
   const State before = std::exchange(worker.state, state);
-  const char* const role = role_name(worker.role);
+  const char* const role = role_name(worker.address.role);
   if (state == State::kUp) {
-    observe::log_info("{} worker {} is up", role, worker.url_text);
+    worker.was_up = true;
+    observe::log_info("{} worker {} is up", role, worker.address.url);
+    client_.warm(worker.url, options_.warm_connections);
   } else if (before != State::kUnknown || state == State::kDown) {
-    observe::log_warning("{} worker {} is {}: {}", role, worker.url_text,
+    observe::log_warning("{} worker {} is {}: {}", role, worker.address.url,
                          state == State::kDown ? "down" : "not ready", why);
   }
   if (state == State::kDown && events_.down) events_.down(id);
@@ -319,22 +271,25 @@ void WorkerRegistry::set_state(WorkerId id, State state, const std::string& why)
 void WorkerRegistry::complain(Worker& worker, const std::string& what) {
   if (worker.complaint == what) return;
   worker.complaint = what;
-  observe::log_error("worker {}: {}", worker.url_text, what);
+  observe::log_error("worker {}: {}", worker.address.url, what);
 }
 
+bool WorkerRegistry::breaker_open(WorkerId id) const { return workers_[id]->open_until > now(); }
+
 bool WorkerRegistry::available(WorkerId id) const {
-  return up(id) && workers_[id]->open_until <= std::chrono::steady_clock::now();
+  return up(id) && !workers_[id]->draining && !breaker_open(id);
 }
 
 bool WorkerRegistry::servable(const ServedModel& model) const {
-  bool prefill = false;
-  bool decode = false;
+  std::vector<uint32_t> prefills;
+  std::vector<uint32_t> decodes;
   for (WorkerId id = 0; id < workers_.size(); ++id) {
-    if (!up(id) || !serves(id, model)) continue;
+    if (!up(id) || draining(id) || !serves(id, model)) continue;
     if (role(id) == WorkerRole::kUnified) return true;
-    (role(id) == WorkerRole::kPrefill ? prefill : decode) = true;
+    (role(id) == WorkerRole::kPrefill ? prefills : decodes).push_back(group(id));
   }
-  return prefill && decode;
+  return std::ranges::any_of(
+      prefills, [&](uint32_t group) { return std::ranges::find(decodes, group) != decodes.end(); });
 }
 
 bool WorkerRegistry::ready() const {
@@ -344,52 +299,62 @@ bool WorkerRegistry::ready() const {
 
 bool WorkerRegistry::complete() const {
   for (WorkerId id = 0; id < workers_.size(); ++id) {
-    if (!up(id)) return false;
+    if (!up(id) && state(id) != State::kRemoved) return false;
   }
   return ready();
 }
 
-std::vector<WorkerSnapshot> WorkerRegistry::snapshots(const ServedModel& model,
-                                                      const LoadLedger& ledger,
-                                                      const std::vector<int32_t>& held) const {
-  std::vector<WorkerSnapshot> all;
-  all.reserve(workers_.size());
+void WorkerRegistry::snapshots(const ServedModel& model, const std::vector<int32_t>& held,
+                               std::vector<WorkerSnapshot>& out) const {
+  out.clear();
+  const TimePoint at = now();
+  bool some[3] = {false, false, false};
   for (WorkerId id = 0; id < workers_.size(); ++id) {
     if (!serves(id, model)) continue;
     const Worker& worker = *workers_[id];
-    const Load& load = ledger.of(id);
+    const Load& load = ledger_.of(id);
     WorkerSnapshot snapshot;
     snapshot.id = id;
-    snapshot.role = worker.role;
-    snapshot.key = stable_hash(worker.url_text);
-    snapshot.available = available(id);
+    snapshot.role = worker.address.role;
+    snapshot.group = worker.group;
+    snapshot.key = worker.key;
+    snapshot.available = up(id) && !worker.draining && worker.open_until <= at;
+    some[static_cast<size_t>(snapshot.role)] |= snapshot.available;
     snapshot.prefill_rate = worker.prefill_rate;
     snapshot.decode_step_seconds = worker.step_seconds;
     snapshot.queued_tokens = load.queued_tokens;
-    snapshot.running = load.running;
+    snapshot.running =
+        static_cast<int32_t>(std::min<int64_t>(load.running + worker.others_requests, 1 << 30));
     snapshot.held_tokens = load.held_tokens;
     snapshot.capacity_tokens = worker.info.token_capacity;
     snapshot.prefix_blocks = id < held.size() ? held[id] : 0;
-    all.push_back(snapshot);
+    out.push_back(snapshot);
   }
-  return all;
+  for (WorkerSnapshot& snapshot : out) {
+    const Worker& worker = *workers_[snapshot.id];
+    if (!some[static_cast<size_t>(snapshot.role)])
+      snapshot.available = up(snapshot.id) && !worker.draining;
+  }
 }
 
 void WorkerRegistry::leg_died(WorkerId id, const std::string& error_code) {
   Worker& worker = *workers_[id];
   if (error_code == "connect_refused") {
     client_.drop_idle(worker.url.host, worker.url.port);
+    worker.away = true;
     set_state(id, State::kDown, "nobody listens");
   }
   worker.poke.notify();
 }
 
+void WorkerRegistry::look_again(WorkerId id) { workers_[id]->poke.notify(); }
+
 void WorkerRegistry::charge(WorkerId id) {
   Worker& worker = *workers_[id];
   if (++worker.charged < options_.breaker_failures) return;
-  worker.open_until = std::chrono::steady_clock::now() + options_.breaker_open;
+  worker.open_until = now() + options_.breaker_open;
   observe::log_warning("worker {} failed {} times in a row; it gets nothing for a while",
-                       worker.url_text, worker.charged);
+                       worker.address.url, worker.charged);
 }
 
 void WorkerRegistry::succeeded(WorkerId id) {

@@ -1,5 +1,6 @@
 // WorkerRegistry: what the router knows of its workers: who they are, whether they live, how fast
-// they are. One coroutine per worker polls it; failed legs report here too. One thread: the
+// they are and how much they have to do. One coroutine per worker polls it (Tandem's own:
+// poll_tandem.cc; other engines': poll_engine.cc); failed legs report here too. One thread: the
 // router's reactor.
 #pragma once
 
@@ -14,19 +15,31 @@
 #include "base/clock.h"
 #include "net/event.h"
 #include "net/http_client.h"
+#include "router/connectors/connector.h"
+#include "router/connectors/leg_body.h"
+#include "router/engine_replies.h"
 #include "router/legs/load.h"
+#include "router/model_list.h"
 #include "router/policy/types.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
 
 namespace tandem::router {
 
 struct WorkerAddress {
   std::string url;
   WorkerRole role = WorkerRole::kUnified;
+  std::string connector = "tandem";  // a row of the connector table
+  std::string group = {};            // pairs are made only within one
+  std::string model = {};            // of an engine: its name; empty: as its /v1/models says
+  std::string kv_events = {};        // where it publishes block events; empty: as it says, or none
+  uint16_t bootstrap_port = 0;       // of a prefill's side channel; 0: as it says, or the usual
+  int32_t dp_size = 0;               // data-parallel ranks; 0: as it says, or one
 };
 
-// GET /tandem/v1/info of a worker.
+// Sets the field of that name from text: "url", "role", "connector", "group", "model", "kv_events",
+// "bootstrap_port", "dp_size". Errors: 400 "bad_worker".
+Status set_worker_field(WorkerAddress& address, std::string_view field, const std::string& value);
+
+// GET /tandem/v1/info of a worker. Of other engines: what their own replies gave of it.
 struct WorkerInfo {
   WorkerRole role = WorkerRole::kUnified;
   std::string epoch;  // changes when the process does
@@ -40,43 +53,32 @@ struct WorkerInfo {
 };
 Result<WorkerInfo> parse_worker_info(const JsonValue& json);
 
-// A model that is served: what all of its workers have in common. Requests in flight keep theirs.
-struct ServedModel {
-  std::string id;
-  int64_t context_length = 0;
-  std::string lineage;
-  int32_t block_tokens = 16;
-  std::shared_ptr<const text::Tokenizer> tokenizer;
-  std::unique_ptr<text::ChatTemplate> chat_template;  // null: the model has none
-  std::vector<std::string> adapters;
-
-  bool has_adapter(std::string_view name) const;
-};
-
-// Every model that was seen, in the order in which they came. Immutable: a change is a new list.
-class ModelList {
- public:
-  using Pointer = std::shared_ptr<const ServedModel>;
-  explicit ModelList(std::vector<Pointer> models = {}) : models_(std::move(models)) {}
-
-  const std::vector<Pointer>& all() const { return models_; }
-  Pointer named(std::string_view id) const;  // a model, not an adapter; null: none
-  // What a request that names `name` gets: a model, the base model of an adapter, or for "default"
-  // the only model. Errors: 404 "model_not_found" and 400 "model_required", with the names.
-  Result<Pointer> choose(const std::string& name) const;
-
- private:
-  std::string names() const;
-  std::vector<Pointer> models_;
+// Of an engine that is not Tandem's: how its pair finds it.
+struct EngineInfo {
+  std::vector<EngineModel> models;
+  std::vector<std::string> engine_ids;  // IdentitySource::kBootstrapQuery: by data-parallel rank
+  PrefillIdentity identity;             // IdentitySource::kPrefillReply
+  std::string context_endpoint;         // IdentitySource::kServerInfo: TensorRT-LLM's
+  uint16_t bootstrap_port = 0;
+  int32_t dp_size = 1;
+  std::string kv_events;  // where it publishes block events; empty: nowhere
 };
 
 struct RegistryOptions {
-  std::string secret;  // x-tandem-auth
+  std::string secret;          // x-tandem-auth, only to Tandem's own workers
+  std::string worker_api_key;  // of other engines, for the router's own questions
   Duration poll_interval = std::chrono::milliseconds(500);
   Duration poll_timeout = std::chrono::seconds(1);
-  int poll_failures = 2;     // in a row: down
-  int breaker_failures = 5;  // charged legs in a row: open
+  int poll_failures = 2;  // in a row: down
+  // The same for other engines, which answer late when they are busy.
+  Duration health_interval = std::chrono::seconds(1);
+  Duration health_timeout = std::chrono::seconds(5);
+  int health_failures = 3;
+  int health_successes = 2;                              // in a row: up again
+  Duration relearn_interval = std::chrono::seconds(10);  // models, ranks, epochs
+  int breaker_failures = 5;                              // charged legs in a row: open
   Duration breaker_open = std::chrono::seconds(5);
+  size_t warm_connections = 4;  // opened ahead to a worker that came up
 };
 
 class WorkerRegistry {
@@ -85,55 +87,95 @@ class WorkerRegistry {
     std::function<void(WorkerId)> down;       // legs there are lost
     std::function<void(WorkerId)> new_epoch;  // its cache is gone
   };
+  enum class State { kUnknown, kUp, kNotReady, kDown, kRemoved };
 
-  WorkerRegistry(net::Reactor& reactor, net::HttpClient& client, RegistryOptions options,
-                 Events events);
+  // `ledger` outlives it.
+  WorkerRegistry(net::Reactor& reactor, net::HttpClient& client, const LoadLedger& ledger,
+                 RegistryOptions options, Events events);
 
-  WorkerId add(const WorkerAddress& address, const net::Url& url);
+  // Polling of it begins at once when start() was called before. Errors: 400 "bad_url",
+  // "unknown_connector", "bad_worker".
+  Result<WorkerId> add(const WorkerAddress& address);
   // The worker was started again elsewhere.
   void move(WorkerId worker, const std::string& url_text, const net::Url& url);
+  // A draining worker gets no new legs; those that run go on.
+  void drain(WorkerId worker, bool on);
+  // Drains it and forgets it; its number is not used again. Its legs go on.
+  void remove(WorkerId worker);
   void start(std::shared_ptr<void> keep_alive);  // polling holds `keep_alive` until stop()
   void stop();
 
   size_t size() const { return workers_.size(); }
-  const std::string& url_text(WorkerId worker) const { return workers_[worker]->url_text; }
+  const WorkerAddress& address(WorkerId worker) const { return workers_[worker]->address; }
+  const std::string& url_text(WorkerId worker) const { return workers_[worker]->address.url; }
   const net::Url& url(WorkerId worker) const { return workers_[worker]->url; }
-  WorkerRole role(WorkerId worker) const { return workers_[worker]->role; }
+  WorkerRole role(WorkerId worker) const { return workers_[worker]->address.role; }
+  const Connector& connector(WorkerId worker) const { return *workers_[worker]->connector; }
   const WorkerInfo& info(WorkerId worker) const { return workers_[worker]->info; }
+  const EngineInfo& engine(WorkerId worker) const { return workers_[worker]->engine; }
+  uint32_t group(WorkerId worker) const { return workers_[worker]->group; }
+  State state(WorkerId worker) const { return workers_[worker]->state; }
   bool up(WorkerId worker) const { return workers_[worker]->state == State::kUp; }
-  bool available(WorkerId worker) const;
+  bool draining(WorkerId worker) const { return workers_[worker]->draining; }
+  bool breaker_open(WorkerId worker) const;
+  bool available(WorkerId worker) const;  // up, not draining, breaker closed
   // Some model has a pair, or a unified worker, that can take requests.
   bool ready() const;
   // Every worker is up.
   bool complete() const;
   bool servable(const ServedModel& model) const;
+  bool serves(WorkerId id, const ServedModel& model) const;
+  // Some worker is another engine's: bodies must be looked at before it is known whose they are.
+  bool any_engine() const { return engines_ > 0; }
+  bool any_tandem() const { return workers_.size() > engines_ + removed_; }
   // Never null.
   const std::shared_ptr<const ModelList>& models() const { return models_; }
 
-  // The workers of `model`. `held`: leading blocks by worker, or empty.
-  std::vector<WorkerSnapshot> snapshots(const ServedModel& model, const LoadLedger& ledger,
-                                        const std::vector<int32_t>& held) const;
+  // The workers of `model`, into `out` (emptied before). `held`: leading blocks by worker, or
+  // empty. When the breakers of all workers of a role are open, they are taken for closed: some
+  // chance is better than none.
+  void snapshots(const ServedModel& model, const std::vector<int32_t>& held,
+                 std::vector<WorkerSnapshot>& out) const;
+  // The worker's whole load: ours and what others gave it.
+  int64_t others_requests(WorkerId worker) const { return workers_[worker]->others_requests; }
+
+  // The secret or the key that the router itself owes to the worker.
+  void add_own_headers(WorkerId worker, net::Headers& headers) const;
 
   // From legs. A failure to connect takes the worker down at once, another one makes the poller
   // look now.
   void leg_died(WorkerId worker, const std::string& error_code);
+  void look_again(WorkerId worker);  // something it told may be old
   void charge(WorkerId worker);
   void succeeded(WorkerId worker);
   void measured_prefill(WorkerId worker, double tokens_per_second);
   void measured_step(WorkerId worker, double seconds);
+  // Prefill's answer says who it is. True: another process than the one that was known.
+  bool identity_seen(WorkerId worker, const PrefillIdentity& identity);
+  // Asks again who a prefill is: it may be another process by now. Bounded.
+  net::asio::awaitable<void> relearn(WorkerId worker);
 
  private:
-  enum class State { kUnknown, kUp, kNotReady, kDown };
   struct Worker {
     explicit Worker(net::Reactor& reactor) : poke(reactor) {}
-    std::string url_text;
+    WorkerAddress address;
     net::Url url;
-    WorkerRole role = WorkerRole::kUnified;
+    const Connector* connector = nullptr;  // a row of the table
+    uint32_t group = 0;
+    uint64_t key = 0;
     WorkerInfo info;
+    EngineInfo engine;
     State state = State::kUnknown;
+    bool draining = false;
+    bool was_up = false;
+    bool away = false;  // it was gone: when it is there again it is another process
     int failures = 0;
+    int successes = 0;
     int charged = 0;
     TimePoint open_until;
+    TimePoint relearn_at;
+    size_t load_path = 0;         // of load_paths(); beyond the last: it does not say
+    int64_t others_requests = 0;  // reported, less ours at that moment
     double prefill_rate = 2000;
     double step_seconds = 0.02;
     std::string complaint;  // logged once
@@ -141,27 +183,46 @@ class WorkerRegistry {
   };
 
   net::asio::awaitable<void> poll(WorkerId id, std::shared_ptr<void> keep_alive);
-  net::asio::awaitable<bool> poll_once(WorkerId id);
+  net::asio::awaitable<bool> poll_tandem(WorkerId id);
   net::asio::awaitable<Result<net::WholeResponse>> get(WorkerId id, std::string path,
                                                        Duration limit, size_t max_bytes);
   net::asio::awaitable<Status> load_model(WorkerId id);
   Status accept_info(Worker& worker, WorkerId id, WorkerInfo info);
   Status check_agreement(const WorkerInfo& info, WorkerId id) const;
+
+  net::asio::awaitable<bool> poll_engine(WorkerId id);
+  net::asio::awaitable<Status> learn_engine(WorkerId id);
+  net::asio::awaitable<Status> learn_models(WorkerId id);
+  net::asio::awaitable<Status> learn_identity_of(WorkerId id);
+  net::asio::awaitable<Status> learn_server_info(WorkerId id);
+  net::asio::awaitable<Status> learn_engine_ids(WorkerId id);
+  net::asio::awaitable<Status> learn_identity(WorkerId id);
+  net::asio::awaitable<void> read_load(WorkerId id);
+  void publish_models(WorkerId id);
+
+  void restarted(WorkerId id);
   void forget_unserved_models();
   bool in_use(const ServedModel& model, WorkerId except) const;
-  bool serves(WorkerId id, const ServedModel& model) const;
   void set_state(WorkerId id, State state, const std::string& why);
   void complain(Worker& worker, const std::string& what);
+  uint32_t group_number(const WorkerAddress& address);
 
   net::Reactor& reactor_;
   net::HttpClient& client_;
+  const LoadLedger& ledger_;
   RegistryOptions options_;
   Events events_;
+  std::shared_ptr<void> keep_alive_;
   bool stopping_ = false;
+  size_t engines_ = 0;
+  size_t removed_ = 0;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::pair<std::string, std::string>>
+      groups_;  // connector, name; the index is the number
   std::shared_ptr<const ModelList> models_ = std::make_shared<const ModelList>();
 };
 
 const char* role_name(WorkerRole role);
+const char* state_name(WorkerRegistry::State state);
 
 }  // namespace tandem::router

@@ -1,0 +1,66 @@
+// A request that was read and found good: what its legs are made from.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/openai.h"
+#include "protocol/content_id.h"
+#include "router/connectors/facts.h"
+#include "router/model_list.h"
+
+namespace tandem::router {
+
+// What a generating route asks for.
+struct GenerateRoute {
+  Api api = Api::kOther;
+  std::optional<api::Endpoint> endpoint;  // of Tandem's own models; nothing: not for them
+};
+
+// What the router read of a request for one of Tandem's own models: it renders and tokenizes.
+struct TandemRequest {
+  std::string adapter;          // empty: the model itself
+  std::string salt;             // of the prompts' cached KV
+  std::vector<int32_t> prompt;  // the first
+  std::string ids_json;         // the prompts' ids, shared by every leg's body
+};
+
+struct CheckedRequest {
+  std::shared_ptr<const ServedModel> model;
+  Api api = Api::kOther;
+  std::shared_ptr<const std::string> body;  // the client's, every byte
+  BodyFacts facts;
+  std::optional<TandemRequest> tandem;  // nothing: another engine's model, an opaque body
+
+  // What it knows of the first prompt's prefix: a chain of ids, and how many tokens stand behind
+  // each.
+  std::vector<protocol::ContentId> blocks;
+  int32_t block_tokens = 16;
+  int64_t prompt_tokens = 0;  // of all prompts; of an opaque body an estimate
+  bool one_worker = false;    // whatever the pools: prompt logprobs, embeddings, ...
+  int32_t max_tokens = 0;
+  bool stream = false;
+  bool include_usage = false;
+  bool report = false;       // x-tandem-report
+  std::string affinity_key;  // empty: by the first blocks
+  std::string request_id;
+  std::string traceparent;
+};
+
+// Both are pure and may run on any thread. `models` and the facts come from the same body.
+// Reads, checks, renders and tokenizes a body of Tandem's own model.
+Result<CheckedRequest> check_tandem_request(const GenerateRoute& route,
+                                            std::shared_ptr<const std::string> body,
+                                            const ModelList& models);
+// An opaque body: nothing is read beyond its facts.
+CheckedRequest check_opaque_request(const GenerateRoute& route,
+                                    std::shared_ptr<const std::string> body, BodyFacts facts,
+                                    ModelList::Pointer model);
+
+// The root of a request's blocks in the router's own map of prefixes.
+protocol::ContentId prefix_root(const ServedModel& model, const TandemRequest& request);
+
+}  // namespace tandem::router

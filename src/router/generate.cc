@@ -1,0 +1,136 @@
+#include "router/generate.h"
+
+#include <utility>
+
+#include "observe/log.h"
+#include "router/error_form.h"
+#include "router/request_run.h"
+
+namespace tandem::router {
+
+namespace {
+
+using net::asio::awaitable;
+
+// Facts of a body up to this are read where it arrived: sooner done than handed over.
+constexpr size_t kInlineFacts = 256UL << 10;
+
+Error draining_error() { return {503, "draining", "the router is shutting down"}; }
+
+// DESIGN §5: the first that is present; the body's hints come after.
+std::string affinity_of(const net::HttpRequest& request) {
+  for (const char* const name : {"x-session-affinity", "x-session-id"}) {
+    if (const std::string_view value = request.headers.get(name); !value.empty())
+      return std::string(value);
+  }
+  return {};
+}
+
+net::WorkPool::Weight weight_of(const std::string& body) {
+  return body.size() > net::kHeavyBody ? net::WorkPool::Weight::kHeavy
+                                       : net::WorkPool::Weight::kLight;
+}
+
+awaitable<Result<CheckedRequest>> check_tandem(RouterCore& core, GenerateRoute route,
+                                               std::shared_ptr<const std::string> body,
+                                               std::shared_ptr<const ModelList> models) {
+  if (!route.endpoint) {
+    co_return make_error(501, "not_supported",
+                         "this API is not spoken for the model's workers; use "
+                         "/v1/chat/completions or /v1/completions");
+  }
+  auto work = [route, body, models = std::move(models)]() {
+    return check_tandem_request(route, body, *models);
+  };
+  if (body->size() <= net::kInlineBody) co_return work();
+  co_return co_await net::run_on<CheckedRequest>(
+      core.pool, core.reactor, std::move(work), weight_of(*body), core.options.preparation_timeout);
+}
+
+// Where other engines are served, the facts of a body say whose it is.
+awaitable<Result<CheckedRequest>> check_body(RouterCore& core, GenerateRoute route,
+                                             std::shared_ptr<const std::string> body) {
+  const std::shared_ptr<const ModelList> models = core.registry.models();
+  if (!core.registry.any_engine()) co_return co_await check_tandem(core, route, body, models);
+  auto look = [api = route.api, body]() { return read_facts(api, *body); };
+  Result<BodyFacts> facts = internal_error("");
+  if (body->size() <= kInlineFacts) {
+    facts = look();
+  } else {
+    facts = co_await net::run_on<BodyFacts>(core.pool, core.reactor, std::move(look),
+                                            weight_of(*body), core.options.preparation_timeout);
+  }
+  if (!facts) co_return tl::unexpected(facts.error());
+  Result<ModelList::Pointer> model =
+      models->choose(facts->model.empty() ? "default" : facts->model);
+  if (!model) co_return tl::unexpected(model.error());
+  if (!(*model)->opaque()) co_return co_await check_tandem(core, route, body, models);
+  co_return check_opaque_request(route, std::move(body), std::move(*facts), std::move(*model));
+}
+
+awaitable<Result<CheckedRequest>> check(std::shared_ptr<RouterCore> core, GenerateRoute route,
+                                        net::HttpRequest& request) {
+  if (core->draining) co_return tl::unexpected(draining_error());
+  auto body = std::make_shared<const std::string>(std::move(request.body));
+  request.body = std::string();
+  Result<CheckedRequest> checked = co_await check_body(*core, route, std::move(body));
+  if (!checked) co_return checked;
+  checked->report = request.headers.get("x-tandem-report") == "1" && checked->tandem;
+  if (std::string key = affinity_of(request); !key.empty()) checked->affinity_key = std::move(key);
+  checked->traceparent = traceparent_of(request.headers);
+  co_return checked;
+}
+
+// key=value words: what was asked, how it went, never content.
+void log_access(const RouterCore& core, const net::HttpRequest& request,
+                const std::string& request_id, const RequestRun& run, double seconds) {
+  if (!core.options.access_log) return;
+  const RequestRun::Summary& done = run.summary();
+  const auto name = [&](WorkerId worker) -> std::string {
+    return worker == kNoWorker ? "-" : core.registry.url_text(worker);
+  };
+  observe::log_info(
+      "{} {} {} {:.3f}s first={:.3f}s prompt={} cached={} completion={} expected={} prefill={} "
+      "answer={} prefill_status={} answer_status={} prefill_s={:.3f} retries={} connector={} "
+      "error={} id={}",
+      request.method, request.path.substr(0, 100), done.status, seconds, done.first_byte_seconds,
+      done.prompt_tokens, done.cached_tokens, done.completion_tokens, done.expected_cached,
+      name(done.prefill), name(done.answer), done.prefill_status, done.answer_status,
+      done.prefill_seconds, done.retries, run.model().connector->name,
+      done.error.empty() ? "-" : done.error, request_id);
+}
+
+// The error's sentence may repeat the client's text; its code never does.
+void log_refusal(const RouterCore& core, const net::HttpRequest& request,
+                 const std::string& request_id, const Error& error) {
+  if (!core.options.access_log) return;
+  observe::log_info("{} {} {} refused={} id={}", request.method, request.path.substr(0, 100),
+                    error.status, error.code, request_id);
+}
+
+}  // namespace
+
+awaitable<int> generate(std::shared_ptr<RouterCore> core, GenerateRoute route,
+                        net::HttpRequest& request, IdentifiedResponder& responder) {
+  const TimePoint begin = std::chrono::steady_clock::now();
+  const std::string& request_id = responder.id();
+  Result<CheckedRequest> checked = co_await check(core, route, request);
+  if (!checked) {
+    log_refusal(*core, request, request_id, checked.error());
+    net::HttpRefusal refused = refusal_for(request, checked.error());
+    const int status = refused.status;
+    co_await responder.send(status, std::move(refused.headers), std::move(refused.body));
+    co_return status;
+  }
+  checked->request_id = request_id;
+  const auto run = std::make_shared<RequestRun>(core, request, responder, std::move(*checked));
+  core->metrics.of_model(run->model().id).requests.add();
+  core->metrics.running.add(1);
+  co_await run->serve();
+  core->metrics.running.add(-1);
+  log_access(*core, request, request_id, *run,
+             to_seconds(std::chrono::steady_clock::now() - begin));
+  co_return run->summary().status;
+}
+
+}  // namespace tandem::router
