@@ -8,6 +8,7 @@
 
 #include "router/legs/load.h"
 #include "router/policy/expected_output.h"
+#include "router/policy/prefill_rate.h"
 #include "router/policy/recent_tokens.h"
 #include "sim/known_blocks.h"
 
@@ -18,9 +19,6 @@ namespace {
 using router::Placement;
 using router::WorkerId;
 using router::WorkerRole;
-
-// As the router smooths what it measures of a worker (worker_registry.cc).
-double smooth(double old, double fresh) { return old + 0.2 * (fresh - old); }
 
 class Simulation {
  public:
@@ -63,6 +61,7 @@ class Simulation {
     ServingWorker engine;
     router::WorkerSnapshot snapshot;
     router::RecentTokens recent;
+    router::PrefillRate rate;
     bool events_pending = false;
     double token_seconds = 0;  // tokens in flight over time
     TimePoint load_since{};
@@ -80,7 +79,6 @@ class Simulation {
     ServingWorker::JobPointer decode_job;
     router::LoadShare prefill_load;
     router::LoadShare answer_load;
-    int64_t queued_before = 0;
   };
   using RequestPointer = std::shared_ptr<Request>;
 
@@ -282,7 +280,6 @@ class Simulation {
     const WorkerId computing = pair ? placement.prefill : placement.answer;
     const int64_t prompt = request.job->input;
     const int64_t queued = prompt - placement.expected_cached;
-    request.queued_before = ledger_.of(computing).queued_tokens;
     if (pair) request.prefill_load = load(computing, {1, queued, prompt});
     request.answer_load =
         load(placement.answer, {1, pair ? 0 : queued, prompt + request.expected_output});
@@ -328,11 +325,9 @@ class Simulation {
   }
 
   void measure(const Request& request, WorkerId computing, int64_t tokens) {
-    const double seconds = to_seconds(loop_.now() - request.placed);
-    if (tokens < 64 || seconds <= 0) return;
-    double& rate = workers_[computing]->snapshot.prefill_rate;
-    rate = smooth(
-        rate, std::clamp(static_cast<double>(request.queued_before + tokens) / seconds, 1.0, 1e7));
+    Node& node = *workers_[computing];
+    node.rate.computed(request.placed, loop_.now(), tokens);
+    node.snapshot.prefill_rate = node.rate.tokens_per_second();
   }
 
   void first_token(Request& request) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "router/policy/prefill_rate.h"
 #include "router/policy/recent_tokens.h"
 #include "router/policy/reported_load.h"
 
@@ -51,6 +52,30 @@ TEST(ExpectedOutput, HostileCountsStayInRange) {
   EXPECT_GT(learned.expect(1, 9, 0), 0);
   for (int i = 0; i < 100; ++i) learned.observe(2, 9, -5);
   EXPECT_EQ(learned.expect(2, 9, 0), 1);
+}
+
+TEST(PrefillRate, IsTheRateWhateverTheQueueTheLengthsAndTheBatches) {
+  PrefillRate rate;
+  EXPECT_NEAR(rate.tokens_per_second(), 2000, 1);
+  TimePoint now{std::chrono::seconds(100)};
+  // Five prompts sent at once, computed one after another at 8,000 tokens per second.
+  for (int round = 0; round < 20; ++round) {
+    const TimePoint sent = now;
+    for (const int64_t tokens : {4000, 100, 12000, 64, 800}) {
+      now += from_seconds(static_cast<double>(tokens) / 8000);
+      rate.computed(sent, now, tokens);
+    }
+    now += std::chrono::seconds(1);  // idle
+  }
+  EXPECT_NEAR(rate.tokens_per_second(), 8000, 100);
+  // Two that are computed together and end together.
+  for (int round = 0; round < 200; ++round) {
+    const TimePoint sent = now;
+    now += std::chrono::seconds(1);
+    rate.computed(sent, now, 500);
+    rate.computed(sent, now, 500);
+  }
+  EXPECT_NEAR(rate.tokens_per_second(), 1000, 300) << "slower now";
 }
 
 TEST(RecentTokens, DecayAndNeverDependOnWhenTheyAreLookedAt) {

@@ -49,8 +49,12 @@ class Costs {
   explicit Costs(const PoolView& pool) : pool_(pool), options_(pool.options()) {}
 
   double prefill(const WorkerSnapshot& worker) const {
-    return static_cast<double>(worker.queued_tokens) / rate(worker) +
-           options_.work_weight * work(worker) + pressure(worker);
+    // Where a hot prefix has gathered too many, its copy elsewhere is worth its price.
+    const double priced = pool_.is_hot(worker) ? pool_.request().prompt_tokens / pool_.mean_rate()
+                                               : work(worker, pool_.mean_rate());
+    const double price = options_.work_weight + options_.spread_weight * pool_.surplus(worker);
+    return static_cast<double>(worker.queued_tokens) / rate(worker) + work(worker, rate(worker)) +
+           priced * price + pressure(worker);
   }
 
   double answer(const WorkerSnapshot& worker) const {
@@ -79,12 +83,14 @@ class Costs {
     return std::max(worker.fetch_rate > 0 ? worker.fetch_rate : options_.transfer_rate, 1.0);
   }
 
-  double work(const WorkerSnapshot& worker) const {
+  // Seconds to have what is not cached, by computing or fetching.
+  double work(const WorkerSnapshot& worker, double tokens_per_second) const {
     const double uncached = pool_.uncached(worker);
     const double fetched = pool_.tokens_of(worker.fetch_blocks) - pool_.cached(worker);
-    const double computed = uncached / rate(worker);
+    const double computed = uncached / tokens_per_second;
     if (fetched <= 0) return computed;
-    return std::min(computed, (uncached - fetched) / rate(worker) + fetched / fetch_rate(worker));
+    return std::min(computed,
+                    (uncached - fetched) / tokens_per_second + fetched / fetch_rate(worker));
   }
 
   double pressure(const WorkerSnapshot& worker) const {

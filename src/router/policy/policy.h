@@ -3,7 +3,9 @@
 //
 //   work      min(uncached / prefill rate, uncached beyond what can be fetched / prefill rate +
 //             tokens to fetch / fetch rate)
-//   prefill   queued / prefill rate + work_weight x work + pressure
+//   prefill   queued / prefill rate + work + pressure, and what the work costs others: work at the
+//             pool's mean rate x (work_weight + spread_weight x surplus), surplus = recent tokens /
+//             the pool's mean of them - 1
 //   answer    decode_weight x output tokens x step time x (1 + 2 x crowding x running) + pressure
 //             (a sequence is slowed by those that run, and slows each of them as much), and for a
 //             decode worker the tokens that must still reach it / fetch rate
@@ -12,7 +14,10 @@
 //             uncached / rate: it may hold more than this router knows
 //
 // A second of waiting costs this request alone; a second of computing delays all that come behind
-// and evicts what they would have hit: work_weight is the price of that.
+// and evicts what they would have hit: work_weight is the price of that, and spread_weight makes it
+// higher where more sessions live. Both use the mean rate: a noisy measurement must not make one
+// worker look like the home of all new sessions. A worker that is hot (hot_factor, hot_requests)
+// pays that price for the whole prompt, so that a prefix that everybody shares is copied.
 //
 // The affinity worker is the first in the rendezvous order of (affinity key, worker key) whose
 // requests in flight are at most `bounded_load` times the pool's mean, and whose recent tokens at
@@ -45,23 +50,29 @@ std::string_view policy_name(PolicyKind kind);
 std::vector<std::string> policy_names();
 Result<PolicyKind> parse_policy(std::string_view name);  // 400 "invalid_option"
 
-// Each constant's reason stands in docs/performance.md with the runs that chose it: the agent
-// sessions, never the traces that `auto` is judged on.
+// docs/performance.md says how the weights were chosen and what else was tried.
 struct PolicyOptions {
   PolicyKind kind = PolicyKind::kAuto;
   // An uncached tail up to this skips prefill when decode holds the prefix: a handoff costs about
   // as much.
   int32_t local_prefill_tokens = 256;
-  double bounded_load = 1.25;  // the usual bound of consistent hashing with bounded loads
-  double bounded_recent = 1.1;
+  double bounded_load = 1.25;   // the usual bound of consistent hashing with bounded loads
+  double bounded_recent = 1.1;  // evener than in-flight counts, which are noisy
+  // With an index of what workers hold, affinity decides between equals; without one, give credit.
   double affinity_seconds = 0.02;
-  double affinity_credit = 0.25;
-  double work_weight = 2.0;
-  double decode_weight = 0.1;
-  double pressure_seconds = 0.15;
-  double crowding = 0.02;         // how much one more sequence lengthens a step
-  double transfer_rate = 200000;  // KV tokens per second between workers, where none is measured
-  double cache_threshold = 0.3;   // kCache
+  double affinity_credit = 0;
+  // In agent sessions the hit rate rises up to here and p90 TTFT stays the same within noise.
+  double work_weight = 20;
+  double spread_weight = 3;    // sessions spread by what they weigh, without overruling a long hit
+  double decode_weight = 0.1;  // a second of one answer's decoding against one of waiting for it
+  double pressure_seconds = 0.15;  // half full costs as much as a short prompt
+  double crowding = 0.02;          // how much one more sequence lengthens a step
+  double transfer_rate = 200000;   // KV tokens per second between workers, where none is measured
+  // More requests in flight than this much of the pool's mean and so many more: a hot prefix, which
+  // is copied instead of waited for.
+  double hot_factor = 1.5;
+  double hot_requests = 4;
+  double cache_threshold = 0.3;  // kCache
 };
 
 Placement choose_placement(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,

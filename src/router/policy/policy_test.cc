@@ -92,7 +92,9 @@ TEST(Policy, TheExpectedHitOutweighsAffinityButNotALongQueue) {
   all[other].prefix_blocks = 200;  // 3200 tokens saved
   EXPECT_EQ(choose_placement(all, ask, {}).prefill, other);
   EXPECT_EQ(choose_placement(all, ask, {}).expected_cached, 3200);
-  all[other].queued_tokens = 10000;
+  all[other].queued_tokens = 30000;  // 15 s for 1.6 s of work: the price of computing it again
+  EXPECT_EQ(choose_placement(all, ask, {}).prefill, other);
+  all[other].queued_tokens = 100000;
   EXPECT_EQ(choose_placement(all, ask, {}).prefill, home);
 }
 
@@ -251,6 +253,24 @@ TEST(Policy, WhatCanBeFetchedCostsItsBytesUnlessComputingIsFaster) {
   for (int session = 0; session < 40; ++session)
     ++chosen[choose_placement(all, request(4000, std::to_string(session)), {}).answer];
   EXPECT_EQ(chosen.size(), 2U);
+}
+
+TEST(Policy, APrefixThatEverybodySharesIsCopiedBeforeItsWorkerMelts) {
+  auto all = pools(0, 0, 4);
+  all[1].prefix_blocks = 200;  // 3200 of 4000 tokens
+  int most = 0;
+  for (int i = 0; i < 40; ++i) {
+    const auto placed = choose_placement(all, request(4000, std::to_string(i)), {});
+    WorkerSnapshot& chosen = all[placed.answer];
+    ++chosen.running;
+    chosen.queued_tokens += 4000 - placed.expected_cached;
+    chosen.prefix_blocks = 200;
+    most = std::max(most, chosen.running);
+  }
+  EXPECT_LE(most, 20);
+  const auto copies = std::count_if(
+      all.begin(), all.end(), [](const auto& snapshot) { return snapshot.prefix_blocks > 0; });
+  EXPECT_GE(copies, 3);
 }
 
 TEST(Policy, NewSessionsGoWhereFewerTokensWerePlacedLately) {

@@ -34,14 +34,18 @@ class PoolView {
       ++count[role];
       running[role] += worker.running;
       most_recent_[role] += worker.recent_tokens;
+      mean_rate_ += std::max(worker.prefill_rate, 1.0);
       groups_ = std::max<size_t>(groups_, worker.group + 1);
     }
     for (size_t role = 0; role < count.size(); ++role) {
       const auto workers_of_role = static_cast<double>(std::max<int64_t>(count[role], 1));
       const double mean = static_cast<double>(running[role] + 1) / workers_of_role;
       most_running_[role] = std::ceil(options_.bounded_load * mean);
-      most_recent_[role] *= options_.bounded_recent / workers_of_role;
+      hot_running_[role] = options_.hot_factor * mean + options_.hot_requests;
+      mean_recent_[role] = most_recent_[role] / workers_of_role;
+      most_recent_[role] = mean_recent_[role] * options_.bounded_recent;
     }
+    mean_rate_ /= static_cast<double>(std::max<int64_t>(count[0] + count[1] + count[2], 1));
   }
 
   std::span<const WorkerSnapshot> workers() const { return workers_; }
@@ -69,10 +73,20 @@ class PoolView {
   uint64_t score(const WorkerSnapshot& worker) const {
     return mix_bits(request_.affinity ^ mix_bits(worker.key));
   }
+  double mean_rate() const { return std::max(mean_rate_, 1.0); }
+  // How much more than the mean of its role was placed there lately: -1 (nothing) and up.
+  double surplus(const WorkerSnapshot& worker) const {
+    const double mean = mean_recent_[static_cast<size_t>(worker.role)];
+    return mean > 0 ? std::min(worker.recent_tokens / mean, 10.0) - 1 : 0;
+  }
   // Affinity may bring more to it.
   bool within_bound(const WorkerSnapshot& worker) const {
     const auto role = static_cast<size_t>(worker.role);
     return worker.running + 1 <= most_running_[role] && worker.recent_tokens <= most_recent_[role];
+  }
+  // Far more gathered there than elsewhere.
+  bool is_hot(const WorkerSnapshot& worker) const {
+    return worker.running > hot_running_[static_cast<size_t>(worker.role)];
   }
   // Its work is not far above the others' at present.
   bool is_cool(const WorkerSnapshot& worker) const {
@@ -85,7 +99,10 @@ class PoolView {
   const PolicyOptions& options_;
   size_t groups_ = 0;
   std::array<double, 3> most_running_{};  // by role
+  std::array<double, 3> hot_running_{};
+  std::array<double, 3> mean_recent_{};
   std::array<double, 3> most_recent_{};
+  double mean_rate_ = 0;
 };
 
 // The policies that compare no costs (every kind but kAuto).
