@@ -37,6 +37,16 @@ void RouterFlags::declare(config::Options& options) {
       local_prefill_tokens, "local-prefill-tokens", "N",
       "an uncached tail up to this is computed by the decode worker that holds the prefix", 0,
       1 << 20);
+  options.value(max_inflight, "max-inflight", "N",
+                "requests in flight for each worker that answers; more wait their turn, fairly "
+                "between API keys (x-request-priority: urgent, normal, batch); 0: no limit",
+                0, 1 << 20);
+  options.value(max_inflight_tokens, "max-inflight-tokens", "N",
+                "the same in tokens, prompts and expected answers; 0: no limit", 0, 1 << 30);
+  options.value(max_queued, "max-queued", "N", "requests that wait, more are answered 429", 1,
+                1 << 20);
+  options.value(max_queue_wait, "max-queue-wait", "TIME",
+                "what would wait longer is answered 429 with Retry-After");
   options.list(admin_keys, "admin-key", "KEY",
                "keys of the routes that change the fleet (/router/workers); none: the API keys");
   options.value(heartbeat, "heartbeat", "TIME",
@@ -58,6 +68,9 @@ router::RouterOptions RouterFlags::router_options() const {
   options.request_timeout = request_timeout;
   options.policy.kind = router::parse_policy(policy).value_or(router::PolicyKind::kAuto);
   options.policy.local_prefill_tokens = local_prefill_tokens;
+  options.admission_limits = {max_inflight, max_inflight_tokens};
+  options.admission.max_queued = static_cast<size_t>(max_queued);
+  options.admission.max_wait = max_queue_wait;
   options.access_log = !quiet;
   options.admin_keys = admin_keys;
   options.heartbeat = heartbeat;

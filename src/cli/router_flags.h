@@ -25,6 +25,10 @@ struct RouterFlags {
   int32_t max_connections = 4096;
   std::vector<std::string> cors_origins = {"local"};
   std::string policy = "auto";
+  int32_t max_inflight = 0;
+  int32_t max_inflight_tokens = 0;
+  int32_t max_queued = 1024;
+  Duration max_queue_wait = std::chrono::seconds(60);
   int32_t local_prefill_tokens = 256;
   std::vector<std::string> admin_keys;
   Duration heartbeat{};

@@ -46,6 +46,7 @@ struct CheckedRequest {
   bool include_usage = false;
   bool report = false;       // x-tandem-report
   std::string affinity_key;  // empty: by the first blocks
+  uint64_t tenant = 0;       // digest of the client's key; 0: it has none
   std::string request_id;
   std::string traceparent;
 };

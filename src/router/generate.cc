@@ -68,6 +68,26 @@ awaitable<Result<CheckedRequest>> check_body(RouterCore& core, GenerateRoute rou
   co_return check_opaque_request(route, std::move(body), std::move(*facts), std::move(*model));
 }
 
+// Who is asked to share fairly: the holder of a key.
+uint64_t tenant_of(const net::Headers& headers) {
+  std::string_view key = headers.get("authorization");
+  if (key.empty()) key = headers.get("x-api-key");
+  return key.empty() ? 0 : stable_hash(key);
+}
+
+auto admit(RouterCore& core, const net::HttpRequest& request, net::HttpResponder& responder,
+           const CheckedRequest& checked) {
+  const ServedModel& model = *checked.model;
+  AdmissionRequest asked;
+  asked.tenant = checked.tenant;
+  asked.priority = parse_priority(request.headers.get("x-request-priority"));
+  asked.tokens = checked.prompt_tokens +
+                 core.outputs.expect(checked.tenant, stable_hash(model.id), checked.max_tokens);
+  asked.bytes = checked.body ? checked.body->size() : 0;
+  asked.deadline = start_deadline(request.headers, std::chrono::steady_clock::now());
+  return core.gate.enter(model.id, asked, core.registry.answering(model), responder);
+}
+
 awaitable<Result<CheckedRequest>> check(std::shared_ptr<RouterCore> core, GenerateRoute route,
                                         net::HttpRequest& request) {
   if (core->draining) co_return tl::unexpected(draining_error());
@@ -78,6 +98,7 @@ awaitable<Result<CheckedRequest>> check(std::shared_ptr<RouterCore> core, Genera
   checked->report = request.headers.get("x-tandem-report") == "1" && checked->tandem;
   if (std::string key = affinity_of(request); !key.empty()) checked->affinity_key = std::move(key);
   checked->traceparent = traceparent_of(request.headers);
+  checked->tenant = tenant_of(request.headers);
   co_return checked;
 }
 
@@ -123,6 +144,20 @@ awaitable<int> generate(std::shared_ptr<RouterCore> core, GenerateRoute route,
     co_return status;
   }
   checked->request_id = request_id;
+  AdmissionGate::Permit permit;
+  if (core->gate.limited()) {
+    auto entered = co_await admit(*core, request, responder, *checked);
+    if (!entered) {
+      const AdmissionRefusal& why = entered.error();
+      log_refusal(*core, request, request_id, why.error);
+      net::HttpRefusal refused = refusal_for(request, why.error);
+      const int status = refused.status;
+      if (status == 429) refused.headers.set("Retry-After", std::to_string(why.retry_after));
+      co_await responder.send(status, std::move(refused.headers), std::move(refused.body));
+      co_return status;
+    }
+    permit = std::move(*entered);
+  }
   const auto run = std::make_shared<RequestRun>(core, request, responder, std::move(*checked));
   core->metrics.of_model(run->model().id).requests.add();
   core->metrics.running.add(1);

@@ -53,7 +53,6 @@ void RequestRun::dispatch(const Decision& decision) {
   auto leg = std::make_shared<LegRun>();
   leg->dispatch = decision;
   leg->sent = now();
-  leg->queued_before = core_->ledger.of(decision.worker).queued_tokens;
   leg->load = core_->ledger.take(decision.worker, load_of(decision));
   (decision.leg == Leg::kPrefill ? summary_.prefill : summary_.answer) = decision.worker;
   Result<net::ClientRequest> request =

@@ -48,10 +48,7 @@ Status RequestRun::take_prefill_reply(LegRun& leg, const net::ClientHead& head, 
   const PromptCounts& counts = harvested.truth.counts;
   const int64_t computed =
       counts.prompt.value_or(checked_.prompt_tokens) - counts.cached.value_or(0);
-  if (computed >= 64 && seconds > 0) {
-    core_->registry.measured_prefill(worker,
-                                     static_cast<double>(leg.queued_before + computed) / seconds);
-  }
+  core_->registry.measured_prefill(worker, leg.sent, computed);
   summary_.prefill_seconds = seconds;
   core_->registry.succeeded(worker);
   core_->metrics.leg_ended(core_->registry, worker, Leg::kPrefill, std::nullopt);
@@ -167,6 +164,7 @@ void RequestRun::learn_from_answer(LegRun& leg) {
   RouterMetrics& metrics = core_->metrics;
   const RouterMetrics::OfModel& counted = metrics.of_model(model_->id);
   observe::Counter(counted.prompt_tokens).add(static_cast<double>(told.prompt_tokens));
+  core_->outputs.observe(checked_.tenant, stable_hash(model_->id), told.completion_tokens);
   metrics.prefix_queries.add(static_cast<double>(told.prompt_tokens));
   metrics.prefix_hits.add(static_cast<double>(told.cached_tokens));
   observe::Counter(counted.generation_tokens).add(static_cast<double>(told.completion_tokens));
@@ -212,10 +210,7 @@ void RequestRun::first_byte(LegRun& leg, int status) {
   learn_from_request();
   if (!pair() && model_->opaque()) {
     const int64_t computed = checked_.prompt_tokens - placement_.expected_cached;
-    const double seconds = to_seconds(first_byte_ - leg.sent);
-    if (computed >= 64 && seconds > 0)
-      core_->registry.measured_prefill(leg.dispatch.worker,
-                                       static_cast<double>(leg.queued_before + computed) / seconds);
+    core_->registry.measured_prefill(leg.dispatch.worker, leg.sent, computed);
   }
   release_request();
 }

@@ -11,7 +11,6 @@ namespace tandem::router {
 
 namespace {
 
-constexpr int32_t kUsualOutput = 128;
 constexpr size_t kAffinityBlocks = 4;
 // Other engines only: what an error answer of theirs means must be clear before 50 ms have passed.
 constexpr Duration kVerdictTime = std::chrono::milliseconds(30);
@@ -143,10 +142,10 @@ PlacementRequest RequestRun::placement_request() const {
       std::min<int64_t>(checked_.prompt_tokens, std::numeric_limits<int32_t>::max()));
   made.one_worker = checked_.one_worker;
   made.expected_output =
-      checked_.max_tokens > 0 ? std::min(checked_.max_tokens, 2 * kUsualOutput) : kUsualOutput;
+      core_->outputs.expect(checked_.tenant, stable_hash(model_->id), checked_.max_tokens);
   made.block_tokens = checked_.block_tokens;
   made.affinity = affinity_;
-  made.turn = core_->next_turn++;
+  made.turn = core_->next_turn;
   made.excluded = legs_.excluded();
   return made;
 }
@@ -190,6 +189,10 @@ void RequestRun::place_now() {
   placement_ = choose_placement(candidates(), placement_request(), policy_options());
   if (!placement_.found()) return apply(legs_.not_placed());
   placed_ = true;
+  ++core_->next_turn;
+  const int64_t output = placement_request().expected_output;
+  if (pair()) core_->registry.placed(placement_.prefill, checked_.prompt_tokens);
+  core_->registry.placed(placement_.answer, checked_.prompt_tokens + output);
   if (placement_.local_prefill) core_->metrics.local_prefills.add();
   summary_.expected_cached = placement_.expected_cached;
   harvest_.reset();
@@ -208,7 +211,8 @@ void RequestRun::place_now() {
 
 void RequestRun::place_answer() {
   answer_load_.release();
-  const WorkerId worker = choose_decode(candidates(), placement_request(), policy_options(), placement_.prefill);
+  const WorkerId worker =
+      choose_decode(candidates(), placement_request(), policy_options(), placement_.prefill);
   if (worker == kNoWorker) return apply(legs_.not_placed());
   core_->metrics.answer_retries.add();
   ++summary_.retries;

@@ -58,7 +58,6 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
     std::unique_ptr<net::ClientCall> call;
     LoadShare load;
     TimePoint sent;
-    int64_t queued_before = 0;
     std::string abort;  // body of the engine's abort call; empty: closing is all there is
     bool cancelled = false;
     bool detached = false;                 // its answer goes nowhere

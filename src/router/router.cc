@@ -205,6 +205,7 @@ awaitable<int> ready_route(CorePointer core, net::HttpRequest&, IdentifiedRespon
 
 awaitable<int> metrics_route(CorePointer core, net::HttpRequest&, IdentifiedResponder& responder) {
   core->metrics.sample(core->registry, core->ledger, core->prefixes);
+  core->gate.sample();
   return answer(responder, 200, core->metrics_store.render(),
                 {{"Content-Type", observe::kMetricsContentType}});
 }
@@ -338,10 +339,12 @@ RouterCore::RouterCore(net::Reactor& reactor_in, RouterOptions options_in)
       client(reactor),
       prefixes(options.prefix_map_bytes),
       retry_budget(options.retries),
+      gate(reactor, options.admission, options.admission_limits, metrics_store),
       random(std::random_device{}()),
       global_ids(std::random_device{}()),
       drain_limit(reactor,
                   [this] {
+                    gate.close();
                     const std::set<RequestRun*> now = runs;
                     for (RequestRun* const run : now) run->stop();
                   }),
@@ -411,7 +414,7 @@ void Router::begin_drain(Duration limit) {
 
 bool Router::ready() const { return !core_->draining && core_->registry.ready(); }
 bool Router::complete() const { return core_->registry.complete(); }
-bool Router::idle() const { return core_->ledger.idle() && core_->runs.empty(); }
+bool Router::idle() const { return core_->ledger.idle() && core_->runs.empty() && core_->gate.idle(); }
 observe::Metrics& Router::metrics() { return core_->metrics_store; }
 
 }  // namespace tandem::router

@@ -24,6 +24,7 @@
 #include "net/reactor.h"
 #include "net/route_table.h"
 #include "observe/metrics.h"
+#include "router/admission_gate.h"
 #include "router/legs/legs.h"
 #include "router/policy/policy.h"
 #include "router/worker_registry.h"
@@ -48,6 +49,8 @@ struct RouterOptions {
   int health_successes = 2;
   size_t warm_connections = 4;  // opened ahead to each worker that comes up
   PolicyOptions policy;
+  AdmissionOptions admission;
+  AdmissionLimits admission_limits;  // zero: everything is let in
   LegsOptions legs;
   RetryBudgetOptions retries;
   std::vector<std::string> admin_keys;  // of the routes that change workers; empty: api_keys

@@ -11,8 +11,10 @@
 
 #include "net/http_client.h"
 #include "net/work_pool.h"
+#include "router/admission_gate.h"
 #include "router/connectors/leg_body.h"
 #include "router/legs/retry_budget.h"
+#include "router/policy/expected_output.h"
 #include "router/policy/prefix_map.h"
 #include "router/router.h"
 #include "router/router_metrics.h"
@@ -32,6 +34,8 @@ struct RouterCore {
   LoadLedger ledger;
   PrefixMap prefixes;
   RetryBudget retry_budget;
+  AdmissionGate gate;
+  ExpectedOutput outputs;
   std::mt19937_64 random;  // ids that legs meet on; not for secrets
   GlobalIds global_ids;
   uint64_t next_turn = 0;                 // counts placements

@@ -304,6 +304,13 @@ bool WorkerRegistry::complete() const {
   return ready();
 }
 
+int64_t WorkerRegistry::answering(const ServedModel& model) const {
+  int64_t count = 0;
+  for (WorkerId id = 0; id < workers_.size(); ++id)
+    count += up(id) && role(id) != WorkerRole::kPrefill && serves(id, model) ? 1 : 0;
+  return count;
+}
+
 void WorkerRegistry::snapshots(const ServedModel& model, const std::vector<int32_t>& held,
                                std::vector<WorkerSnapshot>& out) const {
   out.clear();
@@ -320,8 +327,9 @@ void WorkerRegistry::snapshots(const ServedModel& model, const std::vector<int32
     snapshot.key = worker.key;
     snapshot.available = up(id) && !worker.draining && worker.open_until <= at;
     some[static_cast<size_t>(snapshot.role)] |= snapshot.available;
-    snapshot.prefill_rate = worker.prefill_rate;
+    snapshot.prefill_rate = worker.prefill_rate.tokens_per_second();
     snapshot.decode_step_seconds = worker.step_seconds;
+    snapshot.recent_tokens = worker.recent_tokens.at(at);
     snapshot.queued_tokens = load.queued_tokens;
     snapshot.running =
         static_cast<int32_t>(std::min<int64_t>(load.running + worker.others_requests, 1 << 30));
@@ -362,9 +370,12 @@ void WorkerRegistry::succeeded(WorkerId id) {
   workers_[id]->open_until = {};
 }
 
-void WorkerRegistry::measured_prefill(WorkerId id, double tokens_per_second) {
-  double& rate = workers_[id]->prefill_rate;
-  rate = smooth(rate, std::clamp(tokens_per_second, 1.0, 1e7));
+void WorkerRegistry::measured_prefill(WorkerId id, TimePoint sent, int64_t tokens) {
+  workers_[id]->prefill_rate.computed(sent, now(), tokens);
+}
+
+void WorkerRegistry::placed(WorkerId id, int64_t tokens) {
+  workers_[id]->recent_tokens.add(static_cast<double>(tokens), now());
 }
 
 void WorkerRegistry::measured_step(WorkerId id, double seconds) {

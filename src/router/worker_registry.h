@@ -20,6 +20,8 @@
 #include "router/engine_replies.h"
 #include "router/legs/load.h"
 #include "router/model_list.h"
+#include "router/policy/prefill_rate.h"
+#include "router/policy/recent_tokens.h"
 #include "router/policy/types.h"
 
 namespace tandem::router {
@@ -124,6 +126,8 @@ class WorkerRegistry {
   // Every worker is up.
   bool complete() const;
   bool servable(const ServedModel& model) const;
+  // Workers that are up and answer its clients: decode and unified.
+  int64_t answering(const ServedModel& model) const;
   bool serves(WorkerId id, const ServedModel& model) const;
   // Some worker is another engine's: bodies must be looked at before it is known whose they are.
   bool any_engine() const { return engines_ > 0; }
@@ -148,7 +152,10 @@ class WorkerRegistry {
   void look_again(WorkerId worker);  // something it told may be old
   void charge(WorkerId worker);
   void succeeded(WorkerId worker);
-  void measured_prefill(WorkerId worker, double tokens_per_second);
+  // It computed so many tokens of a prompt that was sent to it at `sent`, by now.
+  void measured_prefill(WorkerId worker, TimePoint sent, int64_t tokens);
+  // A request was placed there: prompt and expected answer.
+  void placed(WorkerId worker, int64_t tokens);
   void measured_step(WorkerId worker, double seconds);
   // Prefill's answer says who it is. True: another process than the one that was known.
   bool identity_seen(WorkerId worker, const PrefillIdentity& identity);
@@ -176,7 +183,8 @@ class WorkerRegistry {
     TimePoint relearn_at;
     size_t load_path = 0;         // of load_paths(); beyond the last: it does not say
     int64_t others_requests = 0;  // reported, less ours at that moment
-    double prefill_rate = 2000;
+    PrefillRate prefill_rate;
+    RecentTokens recent_tokens;
     double step_seconds = 0.02;
     std::string complaint;  // logged once
     net::Event poke;

@@ -175,3 +175,38 @@ def test_the_simulator_says_what_the_router_over_mocks_measures(binary, tmp_path
     print(f"{policy}: " + ", ".join(f"{name} {foretold[name]:.3f} foretold, {seen[name]:.3f} measured" for name in seen))
     for name, value in seen.items():
         assert abs(foretold[name] - value) <= 0.1 * value, (name, foretold, seen)
+
+
+def overloaded(url, count, headers, tokens=20):
+    """(status, Retry-After, seconds) of `count` requests at once."""
+    def one(number):
+        began = time.monotonic()
+        reply = request(url, "POST", "/v1/completions", {"model": "mock-model", "prompt": f"request {number}", "max_tokens": tokens}, headers)
+        return reply.status, reply.headers.get("Retry-After"), time.monotonic() - began
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@pytest.mark.quick
+def test_an_overload_is_queued_fairly_and_refused_in_time(binary, tmp_path):
+    """Four at once, 0.2 s each: a flood of one key fills the queue, another key's few requests pass it, the rest is told when to come back."""
+    fleet = Fleet(binary, tmp_path, "plain", prefill=1, decode=0, name="overload", mock_options=("--prefill-rate", 0, "--step", "10ms"),
+                  router_options=("--max-inflight", 4, "--max-queued", 12, "--no-access-log"))
+    try:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            flood = pool.submit(overloaded, fleet.url, 40, {"Authorization": "Bearer flood"})
+            time.sleep(0.1)
+            few = pool.submit(overloaded, fleet.url, 3, {"Authorization": "Bearer few"})
+            flood, few = flood.result(), few.result()
+        assert [each[0] for each in few] == [200] * 3, few
+        refused = [each for each in flood if each[0] == 429]
+        assert len(refused) >= 20 and all(int(each[1]) >= 1 and each[2] < 2 * SLOW for each in refused), flood
+        assert len(flood) - len(refused) >= 12, "what fits is served"
+        assert max(each[2] for each in few) < 1.2 * SLOW, "fair queueing puts it before the flood"
+        told = metrics(fleet.url)
+        assert sum(value for name, value in told.items() if name.startswith("tandem_router_shed_total")) == len(refused)
+        assert told['tandem_router_queue_depth{model_name="mock-model"}'] == 0
+        fleet.settle()
+    finally:
+        fleet.end()

@@ -4,8 +4,8 @@
 //   work      min(uncached / prefill rate, uncached beyond what can be fetched / prefill rate +
 //             tokens to fetch / fetch rate)
 //   prefill   queued / prefill rate + work + pressure, and what the work costs others: work at the
-//             pool's mean rate x (work_weight + spread_weight x surplus), surplus = recent tokens /
-//             the pool's mean of them - 1
+//             pool's mean rate x (work_weight + spread_weight x surplus), surplus = (recent
+//             tokens - the pool's mean of them) / (that mean + recent_slack)
 //   answer    decode_weight x output tokens x step time x (1 + 2 x crowding x running) + pressure
 //             (a sequence is slowed by those that run, and slows each of them as much), and for a
 //             decode worker the tokens that must still reach it / fetch rate
@@ -58,6 +58,7 @@ struct PolicyOptions {
   int32_t local_prefill_tokens = 256;
   double bounded_load = 1.25;   // the usual bound of consistent hashing with bounded loads
   double bounded_recent = 1.1;  // evener than in-flight counts, which are noisy
+  double recent_slack = 8192;   // a few prompts: one small session does not leave for its own work
   // With an index of what workers hold, affinity decides between equals; without one, give credit.
   double affinity_seconds = 0.02;
   double affinity_credit = 0;

@@ -277,7 +277,7 @@ TEST(Policy, NewSessionsGoWhereFewerTokensWerePlacedLately) {
   auto all = pools(0, 0, 4);
   std::vector<double> placed(4, 0);
   for (int session = 0; session < 400; ++session) {
-    auto ask = request(500 + session % 7 * 300, "session-" + std::to_string(session));
+    auto ask = request(5000 + session % 7 * 3000, "session-" + std::to_string(session));
     const auto chosen = choose_placement(all, ask, {}).answer;
     all[chosen].recent_tokens += ask.prompt_tokens;
   }

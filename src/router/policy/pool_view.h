@@ -43,7 +43,7 @@ class PoolView {
       most_running_[role] = std::ceil(options_.bounded_load * mean);
       hot_running_[role] = options_.hot_factor * mean + options_.hot_requests;
       mean_recent_[role] = most_recent_[role] / workers_of_role;
-      most_recent_[role] = mean_recent_[role] * options_.bounded_recent;
+      most_recent_[role] = mean_recent_[role] * options_.bounded_recent + options_.recent_slack;
     }
     mean_rate_ /= static_cast<double>(std::max<int64_t>(count[0] + count[1] + count[2], 1));
   }
@@ -77,7 +77,7 @@ class PoolView {
   // How much more than the mean of its role was placed there lately: -1 (nothing) and up.
   double surplus(const WorkerSnapshot& worker) const {
     const double mean = mean_recent_[static_cast<size_t>(worker.role)];
-    return mean > 0 ? std::min(worker.recent_tokens / mean, 10.0) - 1 : 0;
+    return std::min((worker.recent_tokens - mean) / (mean + options_.recent_slack), 10.0);
   }
   // Affinity may bring more to it.
   bool within_bound(const WorkerSnapshot& worker) const {
