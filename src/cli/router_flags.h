@@ -55,7 +55,7 @@ struct FleetFlags {
   std::string worker_api_key;
   std::string worker_ca;
   Duration health_interval = std::chrono::seconds(1);
-  Duration health_timeout = std::chrono::seconds(5);
+  Duration health_timeout = std::chrono::seconds(2);
   int32_t warm_connections = 4;
   bool lease_only = false;
   std::vector<router::WorkerAddress> tables;  // [[workers]]

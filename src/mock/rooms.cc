@@ -72,7 +72,9 @@ net::asio::awaitable<Result<PromptFacts>> Rooms::take(std::string id, TimePoint 
   while (!*gone && now() < until) {
     if (!room) {
       const auto at = rooms_.find(id);
-      if (at != rooms_.end() && at->second->state == Room::State::kComputing) room = at->second;
+      // It may have been computed in no time since we looked.
+      if (at != rooms_.end() && (late || at->second->state == Room::State::kComputing))
+        room = at->second;
       if (room) room->partner_waits = true;
     }
     if (room && rank >= 0 && room->rank != rank)

@@ -44,7 +44,7 @@ struct RouterOptions {
   Duration poll_interval = std::chrono::milliseconds(500);  // of Tandem's own workers
   Duration poll_timeout = std::chrono::seconds(1);
   Duration health_interval = std::chrono::seconds(1);  // of other engines
-  Duration health_timeout = std::chrono::seconds(5);
+  Duration health_timeout = std::chrono::seconds(2);
   int health_failures = 3;
   int health_successes = 2;
   size_t warm_connections = 4;  // opened ahead to each worker that comes up

@@ -74,7 +74,7 @@ struct RegistryOptions {
   int poll_failures = 2;  // in a row: down
   // The same for other engines, which answer late when they are busy.
   Duration health_interval = std::chrono::seconds(1);
-  Duration health_timeout = std::chrono::seconds(5);
+  Duration health_timeout = std::chrono::seconds(2);
   int health_failures = 3;
   int health_successes = 2;                              // in a row: up again
   Duration relearn_interval = std::chrono::seconds(10);  // models, ranks, epochs
