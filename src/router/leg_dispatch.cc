@@ -112,7 +112,8 @@ void RequestRun::abort_engine(const LegRun& leg) const {
 // Prefill holds KV that no decode leg has taken: one for a single token does, for nobody.
 void RequestRun::release() {
   if (!pair() || !checked_.body || !harvest_) return;
-  const WorkerId worker = choose_decode(candidates(), placement_request(), policy_options(), placement_.prefill);
+  const WorkerId worker =
+      choose_decode(candidates(), placement_request(), policy_options(), placement_.prefill);
   if (worker == kNoWorker) return;  // its lease will run out
   Result<net::ClientRequest> request = leg_request(LegPart::kRelease, worker, 1);
   if (!request) return;

@@ -295,7 +295,9 @@ void RequestRun::leg_died(LegRun& leg, const Error& error) {
 void RequestRun::learn_from_request() {
   if (checked_.tandem || checked_.blocks.empty()) return;
   core_->prefixes.insert(checked_.blocks, pair() ? placement_.prefill : placement_.answer);
-  if (pair()) core_->prefixes.insert(checked_.blocks, placement_.answer);
+  // Decode's own prefix counts only where decode may compute a prompt itself.
+  if (pair() && policy_options().local_prefill_tokens > 0)
+    core_->prefixes.insert(checked_.blocks, placement_.answer);
 }
 
 // What is needed only while a leg may still be sent.

@@ -414,7 +414,9 @@ void Router::begin_drain(Duration limit) {
 
 bool Router::ready() const { return !core_->draining && core_->registry.ready(); }
 bool Router::complete() const { return core_->registry.complete(); }
-bool Router::idle() const { return core_->ledger.idle() && core_->runs.empty() && core_->gate.idle(); }
+bool Router::idle() const {
+  return core_->ledger.idle() && core_->runs.empty() && core_->gate.idle();
+}
 observe::Metrics& Router::metrics() { return core_->metrics_store; }
 
 }  // namespace tandem::router

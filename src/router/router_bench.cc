@@ -41,9 +41,10 @@ void bench_chat(benchmark::State& state, Way way) {
   request.port = way == Way::kDirect ? net::parse_url(options.workers[0].url)->port : port;
   request.target = "/v1/chat/completions";
   request.headers.add("x-tandem-auth", "s3cret");
-  request.body = R"({"messages":[{"role":"user","content":")" +
-                 std::string(static_cast<size_t>(state.range(0)), 'a') + R"("}],"stream":true)";
-  request.body += way == Way::kDirect ? R"(,"tandem":{"prompt_token_ids":[1]}})" : "}";
+  std::string body = R"({"messages":[{"role":"user","content":")" +
+                     std::string(static_cast<size_t>(state.range(0)), 'a') + R"("}],"stream":true)";
+  body += way == Way::kDirect ? R"(,"tandem":{"prompt_token_ids":[1]}})" : "}";
+  request.body = std::move(body);
   net::run_until_done(
       reactor,
       [](net::Reactor& loop, Router& routing, net::HttpClient& from, const net::ClientRequest& ask,

@@ -183,7 +183,8 @@ net::asio::awaitable<void> WorkerRegistry::poll(WorkerId id, std::shared_ptr<voi
   }
 }
 
-net::asio::awaitable<Result<net::WholeResponse>> WorkerRegistry::get(WorkerId id, std::string path,
+net::asio::awaitable<Result<net::WholeResponse>> WorkerRegistry::get(WorkerId id,
+                                                                     const std::string& path,
                                                                      Duration limit,
                                                                      size_t max_bytes) {
   const Worker& worker = *workers_[id];

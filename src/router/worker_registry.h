@@ -192,7 +192,7 @@ class WorkerRegistry {
 
   net::asio::awaitable<void> poll(WorkerId id, std::shared_ptr<void> keep_alive);
   net::asio::awaitable<bool> poll_tandem(WorkerId id);
-  net::asio::awaitable<Result<net::WholeResponse>> get(WorkerId id, std::string path,
+  net::asio::awaitable<Result<net::WholeResponse>> get(WorkerId id, const std::string& path,
                                                        Duration limit, size_t max_bytes);
   net::asio::awaitable<Status> load_model(WorkerId id);
   Status accept_info(Worker& worker, WorkerId id, WorkerInfo info);
