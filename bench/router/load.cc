@@ -31,7 +31,9 @@ struct Options {
   size_t body = 200;
   std::string path = "/v1/chat/completions";
   std::string model = "mock-model";
-  bool hold = false;  // one request each, told when all have begun; ends after `seconds`
+  bool whole = false;      // no streams
+  bool quick_ack = false;  // what came is acknowledged at once (TCP_QUICKACK), not 40 ms later
+  bool hold = false;       // one request each, told when all have begun; ends after `seconds`
 };
 
 int64_t nanoseconds(Clock::time_point at) {
@@ -87,9 +89,12 @@ class Load {
 
   // Text with line breaks and some bytes beyond ASCII, as prompts are.
   void make_body() {
-    before_ = R"({"model":")" + options_.model +
-              R"(","stream":true,"stream_options":{"include_usage":true},"max_tokens":64,)"
-              R"("messages":[{"role":"user","content":")";
+    before_ =
+        R"({"model":")" + options_.model +
+        (options_.whole
+             ? R"(","max_tokens":64,)"
+             : R"(","stream":true,"stream_options":{"include_usage":true},"max_tokens":64,)") +
+        R"("messages":[{"role":"user","content":")";
     const std::string end = R"("}]})";
     constexpr std::string_view kText =
         R"(the quick brown fox jumps over the lazy dog; caf\u00e9, na\u00efve, )"
@@ -158,6 +163,10 @@ class Load {
     const ssize_t got = ::read(connection.fd, buffer_.data(), buffer_.size());
     if (got < 0 && errno == EAGAIN) return;
     const auto at = Clock::now();
+    if (options_.quick_ack) {
+      const int on = 1;
+      (void)::setsockopt(connection.fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+    }
     const bool measured = connection.began >= measured_from_;
     if (got <= 0) return lost(connection);
     connection.scanner.feed(std::string_view(buffer_.data(), static_cast<size_t>(got)),
@@ -200,7 +209,8 @@ class Load {
       if (found + kLength > body.size()) break;
       int64_t moment = 0;
       std::from_chars(body.data() + found + kMark.size(), body.data() + found + kLength, moment);
-      if (connection.began >= measured_from_ || options_.hold)
+      // Of held streams only once all have begun: the burst of beginnings is no measure of a chunk.
+      if (options_.hold ? begun_ == connections_.size() : connection.began >= measured_from_)
         chunks_.push_back(static_cast<float>(nanoseconds(at) - moment) / 1000.0F);
       from = found + kLength;
     }
@@ -272,8 +282,10 @@ class Load {
 bool parse(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
-    if (name == "--hold") {
-      options.hold = true;
+    if (name == "--hold" || name == "--whole" || name == "--quick-ack") {
+      (name == "--hold"    ? options.hold
+       : name == "--whole" ? options.whole
+                           : options.quick_ack) = true;
       continue;
     }
     if (i + 1 >= argc) return false;
@@ -307,7 +319,7 @@ int main(int argc, char** argv) {
   if (!tandem::bench::parse(argc, argv, options)) {
     std::fprintf(stderr,
                  "load --port PORT [--clients N] [--seconds S] [--warmup S] [--body BYTES] "
-                 "[--path PATH] [--model NAME] [--hold]\n");
+                 "[--path PATH] [--model NAME] [--whole] [--quick-ack] [--hold]\n");
     return 2;
   }
   std::signal(SIGPIPE, SIG_IGN);

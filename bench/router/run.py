@@ -4,7 +4,8 @@
 The method: ready-made answers from `tandem mock --static` (nothing is modelled), one closed-loop client (`load`), and in turn
 nothing in between (direct), a bare forwarder of bytes to both legs (`floor`), our router and the published ones, all on this
 machine with the same client and the same engines. Latencies are told less those of `direct` in the same round. Processor time
-is that of the router's processes alone, from /proc. Needs the targets tandem, bench_router_floor and bench_router_load; the
+is that of the router's processes alone, from /proc. The client acknowledges at once
+(TCP_QUICKACK), which is kind to routers that leave Nagle's algorithm on; a last table has one client without. Needs the targets tandem, bench_router_floor and bench_router_load; the
 packages sglang-router and vllm-router are taken from the Python that runs this, when they are there.
 """
 
@@ -138,7 +139,7 @@ def tandem(connector):
     def run(pair):
         prefill, bootstrap, decode = addresses(pair)
         port = free_port()
-        command = [BUILD / "tandem", "router", "--connector", connector, "--port", port, "--no-access-log",
+        command = [os.environ.get("TANDEM_BINARY", BUILD / "tandem"), "router", "--connector", connector, "--port", port, "--no-access-log", "--local-prefill-tokens", 0,
                    "--max-connections", 20000, "--max-bodies", "8G", "--prefill", f"http://127.0.0.1:{prefill}",
                    "--decode", f"http://127.0.0.1:{decode}"]
         with process(f"tandem-{connector}", command) as started:
@@ -165,7 +166,7 @@ def vllm_router(pair):
     prefill, _, decode = addresses(pair)
     port = free_port()
     command = [shutil.which("vllm-router", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"), "--host",
-               "127.0.0.1", "--port", port, "--prometheus-port", free_port(), "--policy", "round_robin", "--log-level", "warn",
+               "127.0.0.1", "--port", port, "--prometheus-port", free_port(), "--policy", "round_robin", "--log-level", "warning",
                "--max-concurrent-requests", "20000", "--vllm-pd-disaggregation", "--prefill", f"http://127.0.0.1:{prefill}",
                "--decode", f"http://127.0.0.1:{decode}"]
     with process("vllm-router", command) as started:
@@ -184,10 +185,14 @@ ROUTERS = {
 }
 
 
+# One client, 16 KiB, in other ways: a router that leaves Nagle's algorithm on waits for acknowledgements, which clients delay by 40 ms.
+WAYS = {"stream": {}, "stream, acknowledged at once": {"quick_ack": True}, "whole answers": {"whole": True}}
+
+
 def load(port, **options):
     command = [BUILD / "bench/bench_router_load", "--port", port]
     for name, value in options.items():
-        command += [f"--{name}"] if value is True else [f"--{name}", value]
+        command += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name}", value]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     lines = done.stdout.strip().splitlines()
     if not lines or not lines[-1].startswith("{"):
@@ -240,6 +245,22 @@ def added(result, base, what, quantile):
     return result[what][quantile] - base[what][quantile]
 
 
+def measure_all(name, bodies, clients, held, seconds, results):
+    dialect, run, _ = ROUTERS[name]
+    with engines("engines", dialect, "--prefill", 1, "--decode", 1, "--step", "0", "--reply-tokens", 16) as pair, run(pair) as (port, pid):
+        for body in bodies:
+            for count in clients:
+                if body * count <= 1 << 30:  # more than that is memory's measure, not a router's
+                    results[f"{name}/{body}/{count}"] = measure(port, pid, clients=count, body=body, seconds=seconds, warmup=0.5, quick_ack=True)
+        for way in WAYS:
+            results[f"{name}/{way}"] = measure(port, pid, clients=1, body=16 << 10, seconds=seconds, warmup=0.3, **WAYS[way])
+    for count in held:
+        with engines("engines", dialect, "--prefill", 1, "--decode", 1, "--step", "1s", "--reply-tokens", 600) as pair, \
+                run(pair) as (port, pid):
+            results[f"{name}/held/{count}"] = hold(port, pid, count, 6)
+    print(f"{name}: measured", file=sys.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="all sizes and numbers of clients; some ten minutes")
@@ -255,20 +276,12 @@ def main():
     names = [name for name, (_, _, module) in ROUTERS.items()
              if (not options.only or name == "direct" or name in options.only) and (module is None or installed(module))]
     for name in names:
-        dialect, run, _ = ROUTERS[name]
-        with engines("engines", dialect, "--prefill", 1, "--decode", 1, "--step", "0", "--reply-tokens", 16) as pair, \
-                run(pair) as (port, pid):
-            for body in bodies:
-                for count in clients:
-                    if body * count > 1 << 30:
-                        continue  # more than there is memory for, several times over
-                    everything[f"{name}/{body}/{count}"] = measure(port, pid, clients=count, body=body, seconds=seconds, warmup=0.5)
-        step = 1000
-        with engines("engines", dialect, "--prefill", 1, "--decode", 1, "--step", f"{step}ms", "--reply-tokens", 600) as pair:
-            for count in held:
-                with run(pair) as (port, pid):
-                    everything[f"{name}/held/{count}"] = hold(port, pid, count, 6)
-        print(f"{name}: measured", file=sys.stderr)
+        try:
+            measure_all(name, bodies, clients, held, seconds, everything)
+        except (AssertionError, OSError) as failure:
+            print(f"{name}: {failure}", file=sys.stderr)
+        if options.json:
+            pathlib.Path(options.json).write_text(json.dumps(everything, indent=1))
     for body in bodies:
         rows = []
         for count in clients:
@@ -288,6 +301,12 @@ def main():
         table(f"Bodies of {body:,} bytes, answers of 16 chunks", ["router", "clients", "requests/s", "CPU us/request", "requests/s of one core",
                                             "added us to first byte, p50", "p99", "failed"], rows)
     rows = []
+    for name in names:
+        found = {way: everything.get(f"{name}/{way}", {"error": ""}) for way in WAYS}
+        rows.append([name, *("-" if "error" in each else f"{number(each['first_us']['p50'])} / {number(each['first_us']['p99'])}"
+                             for each in found.values())])
+    table("One client, bodies of 16 KiB: us to the first byte, p50 / p99 (nothing subtracted)", ["router", *WAYS], rows)
+    rows = []
     for count in held:
         base = everything.get(f"direct/held/{count}", {})
         for name in names:
@@ -301,8 +320,6 @@ def main():
                          number(added(result, base, "chunk_us", "p50")) if name != "direct" else f"({number(result['chunk_us']['p50'])})",
                          number(added(result, base, "chunk_us", "p99")) if name != "direct" else f"({number(result['chunk_us']['p99'])})"])
     table("Streams held open, a chunk each second", ["router", "streams", "KiB per stream", "% of a core", "added us per chunk, p50", "p99"], rows)
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(everything, indent=1))
 
 
 def installed(module):

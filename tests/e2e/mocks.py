@@ -115,10 +115,12 @@ class Fleet:
         pools = ["--prefill", prefill, "--decode", decode] if self.kind.pair else ["--unified", prefill + decode]
         self.mocks = Mocks(binary, directory / f"{name}-mocks.log", "--dialect", self.kind.dialect, *pools, *mock_options)
         try:
-            arguments = ["router", "--connector", kind, "--port", "0", *router_options]
+            arguments = ["router", "--connector", kind, "--port", "0", "--local-prefill-tokens", "0", *router_options]
             for engine in self.mocks.all:
                 arguments += ["--worker" if engine.role == "unified" else f"--{engine.role}", engine.url]
-            self.router = Process(binary, arguments, directory / f"{name}-router.log")
+                if kind == "vllm-mooncake" and engine.bootstrap:  # the others say where their side channel is
+                    arguments += ["--bootstrap-port", engine.bootstrap]
+            self.router = Process(os.environ.get("ROUTER_BIN", binary), arguments, directory / f"{name}-router.log")
             try:
                 self.router.wait_ready()
             except BaseException:
