@@ -122,11 +122,11 @@ soak)
   part "full end-to-end tests" end_to_end build/release/tandem "quick or full or soak"
   part "address and undefined sanitizer build" build asan
   part "unit tests under address and undefined sanitizers" unit asan
-  part "end-to-end soak under address and undefined sanitizers" env_sanitized end_to_end build/asan/tandem "quick or soak" "${address_sanitized[@]}"
+  part "end-to-end soak under address and undefined sanitizers" env_sanitized end_to_end build/asan/tandem "quick or soak" "${address_sanitized[@]}" tests/e2e/test_router_chaos.py
   part "fuzzers, a minute each" fuzz 60
   part "thread sanitizer build" build tsan
   part "unit tests under the thread sanitizer" unit tsan -E '^(model|ops)$'
-  part "end-to-end soak under the thread sanitizer" env_sanitized end_to_end build/tsan/tandem "quick or soak" "${thread_sanitized[@]}"
+  part "end-to-end soak under the thread sanitizer" env_sanitized end_to_end build/tsan/tandem "quick or soak" "${thread_sanitized[@]}" tests/e2e/test_router_chaos.py
   ;;
 venv) venv && exit ;;
 *) echo "test.sh check | all | soak | venv" >&2; exit 2 ;;

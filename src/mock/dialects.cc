@@ -107,18 +107,19 @@ Result<Handoff> vllm(const MockOptions& options, const MockRequest& request,
     }
     return handoff;
   }
-  handoff.late = options.dialect != Dialect::kVllmNixlPush;
+  const bool push = options.dialect == Dialect::kVllmNixlPush;
   if (!decode) {
     handoff.ids.push_back(request_id);
     return handoff;
   }
-  handoff.ids.push_back(text(*params, "remote_request_id"));
+  // A push finds its decode request by the request id that both legs have.
+  handoff.ids.push_back(push ? request_id : text(*params, "remote_request_id"));
   handoff.engine_id = text(*params, "remote_engine_id");
   handoff.host = text(*params, "remote_host");
   const JsonValue* const port = params->find("remote_port");
   handoff.port = static_cast<uint16_t>(port == nullptr ? 0 : port->as_integer().value_or(0));
   const JsonValue* const blocks = params->find("remote_block_ids");
-  if (handoff.late && (blocks == nullptr || !blocks->is_array()))
+  if (!push && (blocks == nullptr || !blocks->is_array()))
     return bad("kv_transfer_params has no remote_block_ids");
   if (handoff.ids[0].empty() || handoff.host.empty() || handoff.port == 0)
     return bad("kv_transfer_params does not say where the blocks are");

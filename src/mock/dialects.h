@@ -23,7 +23,6 @@ struct Handoff {
   static constexpr int32_t kRankOfRoom = -2;
   int32_t rank = kAnyRank;
   bool holds = false;  // prefill answers only once decode has taken its KV
-  bool late = true;    // decode may come after prefill has ended
 };
 
 // What a server knows of itself.

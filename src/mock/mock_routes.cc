@@ -286,7 +286,6 @@ net::asio::awaitable<void> MockServer::handle_bootstrap(net::HttpRequest& reques
     const JsonValue* const found = wish->find(name);
     return found == nullptr ? std::string() : found->as_string();
   };
-  const JsonValue* const late = wish->find("late");
   const auto told = static_cast<int32_t>(std::strtol(field("rank").c_str(), nullptr, 10));
   int32_t rank = told == Handoff::kRankOfRoom ? rank_of_room(field("id"), options_.dp_size) : told;
   const std::string engine = field("engine_id");
@@ -305,9 +304,8 @@ net::asio::awaitable<void> MockServer::handle_bootstrap(net::HttpRequest& reques
     *gone = true;
     rooms->wake();
   });
-  const auto facts =
-      co_await rooms->take(field("id"), std::chrono::steady_clock::now() + options_.partner_timeout,
-                           late == nullptr || late->as_bool(), rank, gone);
+  const auto facts = co_await rooms->take(
+      field("id"), std::chrono::steady_clock::now() + options_.partner_timeout, rank, gone);
   if (!facts) {
     json.set("error", JsonValue::string(facts.error().message));
     (void)co_await responder.send(facts.error().status, json_headers(), json.dump());

@@ -349,7 +349,6 @@ net::asio::awaitable<Status> MockServer::take(Running& run) {
     JsonValue wish = JsonValue::object();
     wish.set("id", JsonValue::string(id));
     wish.set("engine_id", JsonValue::string(run.handoff.engine_id));
-    wish.set("late", JsonValue::boolean(run.handoff.late));
     wish.set("rank", JsonValue::integer(run.handoff.rank));
     net::ClientRequest asked;
     asked.method = "POST";

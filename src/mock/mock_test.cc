@@ -119,12 +119,15 @@ TEST_F(MockTest, ALeaseRunsOutAndIsCounted) {
   }(this, *prefill, reactor_));
 }
 
-TEST_F(MockTest, APushGoesToADecodeRequestThatIsThere) {
+TEST_F(MockTest, APushGoesToTheDecodeRequestOfTheSameId) {
   const auto prefill =
-      server(Dialect::kVllmNixlPush, Role::kPrefill, {.speed = {.prefill_rate = 60}});
+      server(Dialect::kVllmNixlPush, Role::kPrefill, {.speed = {.prefill_rate = 600}});
   const auto decode =
       server(Dialect::kVllmNixlPush, Role::kDecode, {.partner_timeout = std::chrono::seconds(5)});
-  run([](MockTest* t, const MockServer& p, const MockServer& d) -> awaitable<void> {
+  const auto hasty = server(Dialect::kVllmNixlPush, Role::kDecode,
+                            {.partner_timeout = std::chrono::milliseconds(300)});
+  run([](MockTest* t, const MockServer& p, const MockServer& d,
+         const MockServer& h) -> awaitable<void> {
     const std::string ask =
         "{" + kMessages + R"(,"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true}})";
     const std::string engine = p.state().find("engine_id")->as_string();
@@ -138,7 +141,12 @@ TEST_F(MockTest, APushGoesToADecodeRequestThatIsThere) {
     EXPECT_EQ(first.status, 200);
     EXPECT_NE(first.body.find(R"("transfer_mode":"push")"), std::string::npos);
     EXPECT_EQ(second.status, 200) << second.body;
-  }(this, *prefill, *decode));
+    // The blocks wait for a decode request that comes later, but not for one of another name.
+    EXPECT_EQ((co_await t->post(p, kChat, ask, {{"X-Request-Id", "r2"}}))->status, 200);
+    EXPECT_EQ((co_await t->post(h, kChat, there, {{"X-Request-Id", "r4"}}))->status, 500);
+    EXPECT_EQ((co_await t->post(d, kChat, there, {{"X-Request-Id", "r2"}}))->status, 200);
+    expect_clean(p);
+  }(this, *prefill, *decode, *hasty));
 }
 
 TEST_F(MockTest, MooncakeMeetsOnTheTransferId) {

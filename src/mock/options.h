@@ -15,7 +15,7 @@ enum class Dialect : uint8_t {
   kTandem,
   kSglang,
   kVllmNixl,      // decode pulls blocks that prefill named
-  kVllmNixlPush,  // prefill pushes to a decode request that is there already
+  kVllmNixlPush,  // prefill pushes to the decode request of the same request id
   kVllmMooncake,
   kTrtllm,
   kOpenai,  // no handoff at all

@@ -14,25 +14,17 @@ TimePoint now() { return std::chrono::steady_clock::now(); }
 
 // A decode request that waits, counted while it does.
 struct Rooms::Wait {
-  Wait(Rooms& in, std::string name) : rooms(in), id(std::move(name)) {
-    ++rooms.counts_.waiting;
-    ++rooms.early_[id];
-  }
-  ~Wait() {
-    --rooms.counts_.waiting;
-    if (--rooms.early_[id] == 0) rooms.early_.erase(id);
-  }
+  explicit Wait(Rooms& in) : rooms(in) { ++rooms.counts_.waiting; }
+  ~Wait() { --rooms.counts_.waiting; }
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
   Rooms& rooms;
-  std::string id;
 };
 
 Result<std::shared_ptr<Room>> Rooms::open(const std::string& id) {
   if (rooms_.contains(id))
     return make_error(409, "room_exists", "there is a request with the id " + id + " already");
   auto room = std::make_shared<Room>(reactor_, id);
-  room->partner_waits = early_.contains(id);
   rooms_[id] = room;
   ++counts_.open;
   ++counts_.opened;
@@ -60,22 +52,14 @@ void Rooms::end(Room& room, Room::State state, int64_t& count) {
 
 void Rooms::abort(Room& room) { end(room, Room::State::kAborted, counts_.aborted); }
 
-net::asio::awaitable<Result<PromptFacts>> Rooms::take(std::string id, TimePoint until, bool late,
-                                                      int32_t rank, std::shared_ptr<bool> gone) {
-  const Wait wait(*this, id);
+net::asio::awaitable<Result<PromptFacts>> Rooms::take(std::string id, TimePoint until, int32_t rank,
+                                                      std::shared_ptr<bool> gone) {
+  const Wait wait(*this);
   std::shared_ptr<Room> room;
-  if (const auto at = rooms_.find(id); at != rooms_.end()) {
-    const bool missed = at->second->state == Room::State::kReady && !late;
-    if (!missed) room = at->second;
-    if (room) room->partner_waits = true;
-  }
   while (!*gone && now() < until) {
     if (!room) {
       const auto at = rooms_.find(id);
-      // It may have been computed in no time since we looked.
-      if (at != rooms_.end() && (late || at->second->state == Room::State::kComputing))
-        room = at->second;
-      if (room) room->partner_waits = true;
+      if (at != rooms_.end()) room = at->second;
     }
     if (room && rank >= 0 && room->rank != rank)
       co_return make_error(409, "wrong_rank", "the room is at rank " + std::to_string(room->rank));

@@ -31,7 +31,6 @@ struct Room {
   State state = State::kComputing;
   PromptFacts facts;
   TimePoint expires = TimePoint::max();  // of a lease
-  bool partner_waits = false;            // a decode request is there already
   int32_t rank = 0;                      // the data-parallel rank that computes
   net::Event changed;                    // for prefill
 };
@@ -55,11 +54,11 @@ class Rooms {
   void ready(Room& room, const PromptFacts& facts, TimePoint expires);
   void abort(Room& room);
 
-  // A decode request's wait. `late`: it may come after prefill is ready. `rank`: the rank it was
+  // A decode request's wait; it may come before prefill and after it. `rank`: the rank it was
   // told of; negative: any. Errors: 410 "aborted", 410 "expired", 409 "taken", 409 "wrong_rank",
   // 504 "no_partner".
-  net::asio::awaitable<Result<PromptFacts>> take(std::string id, TimePoint until, bool late,
-                                                 int32_t rank, std::shared_ptr<bool> gone);
+  net::asio::awaitable<Result<PromptFacts>> take(std::string id, TimePoint until, int32_t rank,
+                                                 std::shared_ptr<bool> gone);
   void expire(TimePoint now);
   void wake() { arrived_.notify(); }  // somebody who waits has left
   void clear();                       // the process was restarted: everything is lost
@@ -72,7 +71,6 @@ class Rooms {
   net::Reactor& reactor_;
   net::Event arrived_;
   std::map<std::string, std::shared_ptr<Room>> rooms_;
-  std::map<std::string, int> early_;  // decode requests that wait for a room of this name
   Counts counts_;
 };
 

@@ -120,7 +120,7 @@ class Fleet:
                 arguments += ["--worker" if engine.role == "unified" else f"--{engine.role}", engine.url]
                 if kind == "vllm-mooncake" and engine.bootstrap:  # the others say where their side channel is
                     arguments += ["--bootstrap-port", engine.bootstrap]
-            self.router = Process(os.environ.get("ROUTER_BIN", binary), arguments, directory / f"{name}-router.log")
+            self.router = Process(binary, arguments, directory / f"{name}-router.log")
             try:
                 self.router.wait_ready()
             except BaseException:

@@ -129,7 +129,7 @@ def chaos(binary, directory, seconds, clients, kinds=tuple(PAIRS)):
         for prompt in WORDS:
             truth.text(chat_body(prompt))
         options = dict(prefill=4, decode=4,
-                       mock_options=("--step", "2ms", "--prefill-rate", 20000, "--piece", "-1", "--reply-tokens", 8, "--lease", "1s",
+                       mock_options=("--step", "2ms", "--prefill-rate", 20000, "--piece", "-1", "--lease", "1s",
                                      "--partner-timeout", "20s"),
                        router_options=("--request-timeout", "3s", "--no-access-log"))
         with fleets(binary, directory, kinds, **options) as running:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import uuid
 
 from servers import Process, metrics, request, wait_until
 
@@ -98,6 +99,18 @@ class VllmPair:
         for engine in self.engines:
             if engine.process is not None:
                 engine.kill()
+
+    def by_hand(self, path, body):
+        """The whole answer of the pair without a router. Both requests have one id: a push finds its decode request by it."""
+        headers = {"X-Request-Id": uuid.uuid4().hex}
+        asked = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
+                 "remote_host": None, "remote_port": None}
+        first = request(self.prefill.url, "POST", path, {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": asked}, headers, 60)
+        assert first.status == 200, first.body
+        given = first.json()["kv_transfer_params"]
+        second = request(self.decode.url, "POST", path, {**body, "stream": False, "kv_transfer_params": given}, headers, 60)
+        assert second.status == 200, second.body
+        return second.json()
 
     def wait_idle(self, seconds=10):
         """Neither server runs or keeps a request waiting, and the router counts nothing in flight."""
