@@ -91,8 +91,8 @@ const char* skip_json_escape(const char* at, const char* end) {
 }
 
 const JsonSkip& json_skip(JsonSkipLevel most) {
-  static const JsonSkipLevel best = best_level();
-  switch (most < best ? most : best) {
+  static const JsonSkipLevel kBest = best_level();
+  switch (most < kBest ? most : kBest) {
     case JsonSkipLevel::kAvx512:
       return kJsonSkipAvx512;
     case JsonSkipLevel::kAvx2:
