@@ -54,7 +54,12 @@ net::asio::awaitable<bool> WorkerRegistry::poll_engine(WorkerId id) {
     co_return true;
   }
   Status learned;
-  if (worker.state != State::kUp || now() >= worker.relearn_at) learned = co_await learn_engine(id);
+  if (worker.state != State::kUp || now() >= worker.relearn_at) {
+    learned = co_await learn_engine(id);
+  } else if (worker.connector->identity == IdentitySource::kBootstrapQuery &&
+             worker.address.role == WorkerRole::kPrefill) {
+    learned = co_await learn_engine_ids(id);  // as cheap as the health route
+  }
   if (outdated()) co_return true;
   if (!learned) {
     worker.successes = 0;

@@ -180,13 +180,25 @@ void RequestRun::place_all() {
 
 net::asio::awaitable<void> RequestRun::place_after_relearning(std::shared_ptr<RequestRun> self,
                                                               WorkerId prefill) {
-  if (self->core_->registry.up(prefill)) co_await self->core_->registry.relearn(prefill);
+  WorkerRegistry& registry = self->core_->registry;
+  if (registry.up(prefill)) co_await registry.relearn(prefill);
+  // The next one may have been restarted unnoticed, too.
+  const Placement next =
+      choose_placement(self->candidates(), self->placement_request(), self->policy_options());
+  if (next.prefill != kNoWorker && next.prefill != prefill && registry.up(next.prefill))
+    co_await registry.relearn(next.prefill);
   self->place_now();
 }
 
 void RequestRun::place_now() {
   if (legs_.over()) return;
   placement_ = choose_placement(candidates(), placement_request(), policy_options());
+  if (!placement_.found() && placed_ && connector().identity != IdentitySource::kNone) {
+    // Who failed may have felt an old engine id, which was asked for again since.
+    PlacementRequest anyone = placement_request();
+    anyone.excluded.clear();
+    placement_ = choose_placement(candidates(), anyone, policy_options());
+  }
   if (!placement_.found()) return apply(legs_.not_placed());
   placed_ = true;
   ++core_->next_turn;

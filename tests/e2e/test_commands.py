@@ -23,7 +23,8 @@ def test_every_command_in_the_help_has_help_with_examples(binary):
     commands = re.findall(r"^  (\w+) +\w", listed.stdout, re.M)
     assert set(commands) == {"up", "chat", "worker", "router", "inspect", "pull", "eval", "mock", "simulate", "kv"}
     actions = [["kv", action] for action in ("stat", "ls", "verify", "drop", "bench")]
-    for command in [[command] for command in commands if command != "kv"] + actions:
+    actions += [["simulate", action] for action in ("kv", "router")]
+    for command in [[command] for command in commands if command not in ("kv", "simulate")] + actions:
         shown = run(binary, *command, "--help")
         assert shown.returncode == 0 and "--config" in shown.stdout and "Examples:" in shown.stdout, command
 

@@ -5,10 +5,9 @@ is left: no rooms, no requests, no load in the router's counters, no memory.
 """
 
 import collections
-import contextlib
+import concurrent.futures
 import http.client
 import json
-import os
 import random
 import threading
 import time
@@ -136,8 +135,9 @@ def chaos(binary, directory, seconds, clients, kinds=tuple(PAIRS)):
             for fleet in running.values():
                 fleet.mocks.faults(*PREFILL, roles=("prefill",))
                 fleet.mocks.faults(*DECODE, roles=("decode",))
-            for fleet in running.values():  # what grows once, grows before the first look
-                for thread in storm(fleet, truth, min(2, seconds / 4), clients)[1]:
+            # What grows once, grows before the first look.
+            for threads in [storm(fleet, truth, min(2, seconds / 4), clients)[1] for fleet in running.values()]:
+                for thread in threads:
                     thread.join()
             memory = {kind: fleet.router.private_bytes() for kind, fleet in running.items()}
             storms = {kind: storm(fleet, truth, seconds, clients) for kind, fleet in running.items()}
@@ -150,8 +150,9 @@ def chaos(binary, directory, seconds, clients, kinds=tuple(PAIRS)):
                 counts = sum((client.counts for client in all_of_them), collections.Counter())
                 told[kind] = (counts, max(client.slowest for client in all_of_them))
             assert not failures, "\n".join(failures[:5])
+            with concurrent.futures.ThreadPoolExecutor(len(running)) as pool:
+                list(pool.map(calm, running.values()))
             for kind, fleet in running.items():
-                calm(fleet)
                 grown = fleet.router.private_bytes() - memory[kind]
                 counts, slowest = told[kind]
                 print(f"{kind}: {dict(counts)}, slowest {slowest:.1f} s, {fleet.mocks.total('taken')} handoffs, "
