@@ -108,7 +108,7 @@ all)
   part "address and undefined sanitizer build" build asan
   part "unit tests under address and undefined sanitizers" unit_sanitized asan -E '^model$'
   part "short end-to-end run under address and undefined sanitizers" env_sanitized end_to_end build/asan/tandem quick "${address_sanitized[@]}"
-  part "fuzzers, a few seconds each" fuzz "${TANDEM_FUZZ_SECONDS:-6}"
+  part "fuzzers, a few seconds each" fuzz "${TANDEM_FUZZ_SECONDS:-4}"
   part "thread sanitizer build" build tsan net_test worker_test router_test kv_transfer_test kv_handoff_test engine_test engine_scheduler_test device_test eval_test tandem
   part "unit tests under the thread sanitizer" unit_sanitized tsan -R '^(net|worker|router|kv_transfer|kv_handoff|engine|engine_scheduler|device|eval)$'
   part "short end-to-end run under the thread sanitizer" env_sanitized end_to_end build/tsan/tandem quick "${thread_sanitized[@]}"

@@ -75,14 +75,16 @@ def faulty(cluster, write_script, tmp_path, fault, level):
 FAULTS = ["swap-pages:3", "free-early", "lost-layer-in-copy", "flip-bit-in-copy:3"]
 
 
-@pytest.mark.parametrize("fault", [pytest.param(FAULTS[0], marks=pytest.mark.quick), *(pytest.param(each, marks=pytest.mark.soak) for each in FAULTS[1:])])
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", FAULTS)
 def test_without_checks_the_storm_finds_a_planted_fault(cluster, write_script, tmp_path, fault):
     """This test can fail: what the next ones call clean is seen to be dirty."""
     with pytest.raises(AssertionError, match="read .* instead of"):
         run(faulty(cluster, write_script, tmp_path, fault, "off"), 60, seed=5)
 
 
-@pytest.mark.parametrize("fault", [pytest.param(FAULTS[0], marks=pytest.mark.quick), *(pytest.param(each, marks=pytest.mark.soak) for each in FAULTS[1:])])
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", FAULTS)
 def test_with_checks_the_same_storm_and_fault_mix_nothing(cluster, write_script, tmp_path, fault):
     """The process that is started again plants its fault again, so there are many; quarantined pages may end a worker."""
     stack = faulty(cluster, write_script, tmp_path, fault, "full")
