@@ -67,7 +67,8 @@ def test_a_router_learns_the_models_from_its_workers(launch, write_script, tmp_p
                               env=env).wait_ready())
     odd = launch("odd", "worker", write_script(tmp_path, [{"reply": "I am second"}]), "--port", "0", "--kv-memory", "64M",
                  "--served-model-name", "second", "--block-tokens", "32", env=env).wait_ready()
-    router = launch("router", "router", "--unified", workers[0].url, workers[1].url, "--port", "0", env=env).wait_ready()
+    router = launch("router", "router", "--worker", workers[0].url, workers[1].url, "--port", "0", env=env).wait_ready()
+    wait_until(lambda: len(request(router.url, "GET", "/v1/models").json()["data"]) == 2, 5, "both models are known")
     for name in ("first", "second"):
         assert named(router.url, name).json()["choices"][0]["message"]["content"] == f"I am {name}"
     workers[0].kill()
