@@ -1,8 +1,8 @@
 // Every leg that a connector builds, given to a mock of its engine: it must take the two legs of a
 // request for two ends of the same handoff.
-#include <gtest/gtest.h>
-
 #include <algorithm>
+
+#include <gtest/gtest.h>
 
 #include "mock/dialects.h"
 #include "router/connectors/leg_body.h"
