@@ -10,15 +10,9 @@
 #include <string_view>
 #include <vector>
 
-namespace tandem::text {
+#include "numerics/mix.h"
 
-inline uint64_t mix64(uint64_t x) {
-  x ^= x >> 32;
-  x *= 0x9E3779B97F4A7C15ULL;
-  x ^= x >> 29;
-  x *= 0xBF58476D1CE4E5B9ULL;
-  return x ^ x >> 32;
-}
+namespace tandem::text {
 
 // Not keyed: collisions only cost a compare, and the tables' contents are the vocabulary's.
 inline uint64_t hash_bytes(std::string_view bytes) {

@@ -146,7 +146,7 @@ class Process:
             line = raw.decode(errors="replace")
             self._log.write(line)
             self._log.flush()
-            found = re.search(r"listening on (http://[0-9.]+:\d+)", line)
+            found = re.search(r"listening on (https?://[0-9.]+:\d+)", line)
             if found and self.url is None:
                 self.url = found.group(1)
                 self._listening.set()

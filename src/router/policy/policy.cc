@@ -259,7 +259,7 @@ uint64_t stable_hash(std::string_view text) {
     hash ^= static_cast<unsigned char>(c);
     hash *= 0x100000001b3ULL;
   }
-  return mix_bits(hash);
+  return mix64(hash);
 }
 
 }  // namespace tandem::router

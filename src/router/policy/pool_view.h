@@ -8,18 +8,10 @@
 #include <cstdint>
 #include <span>
 
+#include "numerics/mix.h"
 #include "router/policy/policy.h"
 
 namespace tandem::router {
-
-// The finalizer of MurmurHash3.
-inline uint64_t mix_bits(uint64_t value) {
-  value ^= value >> 33;
-  value *= 0xff51afd7ed558ccdULL;
-  value ^= value >> 33;
-  value *= 0xc4ceb9fe1a85ec53ULL;
-  return value ^ (value >> 33);
-}
 
 class PoolView {
  public:
@@ -71,7 +63,7 @@ class PoolView {
   }
 
   uint64_t score(const WorkerSnapshot& worker) const {
-    return mix_bits(request_.affinity ^ mix_bits(worker.key));
+    return mix64(request_.affinity ^ mix64(worker.key));
   }
   double mean_rate() const { return std::max(mean_rate_, 1.0); }
   // How much more than the mean of its role was placed there lately: -1 (nothing) and up.

@@ -44,7 +44,7 @@ const WorkerSnapshot* longest_prefix(const PoolView& pool, const Candidates& fro
 const WorkerSnapshot* select(const PoolView& pool, const Candidates& from, uint64_t stage) {
   if (from.empty()) return nullptr;
   const uint64_t turn = pool.request().turn;
-  const uint64_t chance = mix_bits(2 * turn + stage + 1);
+  const uint64_t chance = mix64(2 * turn + stage + 1);
   switch (pool.options().kind) {
     case PolicyKind::kRoundRobin:
       return from[turn % from.size()];
@@ -53,7 +53,7 @@ const WorkerSnapshot* select(const PoolView& pool, const Candidates& from, uint6
     case PolicyKind::kPowerOfTwo: {
       if (from.size() == 1) return from[0];
       const size_t one = chance % from.size();
-      const size_t two = (one + 1 + mix_bits(chance) % (from.size() - 1)) % from.size();
+      const size_t two = (one + 1 + mix64(chance) % (from.size() - 1)) % from.size();
       return from[two]->running < from[one]->running ? from[two] : from[one];
     }
     case PolicyKind::kCache:

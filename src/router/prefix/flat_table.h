@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "numerics/mix.h"
+
 namespace tandem::router {
 
 template <int kShift, int kShardBits>
@@ -28,7 +30,7 @@ class FlatTable {
 
   // Null: not there.
   Slot* find(uint64_t key) {
-    const uint64_t hash = mix(key);
+    const uint64_t hash = mix64(key);
     Shard& shard = shards_[shard_of(hash)];
     if (shard.slots.empty()) return nullptr;
     for (size_t at = home(hash, shard);; at = next(at, shard)) {
@@ -40,14 +42,14 @@ class FlatTable {
   const Slot* find(uint64_t key) const { return const_cast<FlatTable*>(this)->find(key); }
 
   void prefetch(uint64_t key) const {
-    const uint64_t hash = mix(key);
+    const uint64_t hash = mix64(key);
     const Shard& shard = shards_[shard_of(hash)];
     if (!shard.slots.empty()) __builtin_prefetch(&shard.slots[home(hash, shard)]);
   }
 
   // A new slot with both words zero except for the key, which must not be there yet.
   Slot& insert(uint64_t key) {
-    const uint64_t hash = mix(key);
+    const uint64_t hash = mix64(key);
     Shard& shard = shards_[shard_of(hash)];
     if ((shard.used + 1) * 20 > shard.slots.size() * 17)
       resize(shard, shard.slots.size() + shard.slots.size() / 4 + 8);
@@ -60,10 +62,10 @@ class FlatTable {
   }
 
   void erase(Slot& slot) {
-    Shard& shard = shards_[shard_of(mix(slot.key()))];
+    Shard& shard = shards_[shard_of(mix64(slot.key()))];
     size_t hole = static_cast<size_t>(&slot - shard.slots.data());
     for (size_t at = next(hole, shard); shard.slots[at].first != 0; at = next(at, shard)) {
-      const size_t wanted = home(mix(shard.slots[at].key()), shard);
+      const size_t wanted = home(mix64(shard.slots[at].key()), shard);
       // It may move back unless its home lies behind the hole.
       if (distance(wanted, at, shard) < distance(hole, at, shard)) continue;
       shard.slots[hole] = shard.slots[at];
@@ -116,13 +118,6 @@ class FlatTable {
     size_t used = 0;
   };
 
-  static uint64_t mix(uint64_t value) {
-    value ^= value >> 32;
-    value *= 0xd6e8feb86659fd93ULL;
-    value ^= value >> 29;
-    value *= 0x9e3779b97f4a7c15ULL;
-    return value ^ (value >> 32);
-  }
   static size_t shard_of(uint64_t hash) { return hash >> (64 - kShardBits); }
   static size_t home(uint64_t hash, const Shard& shard) {
     return static_cast<size_t>((hash & 0xffffffffULL) * shard.slots.size() >> 32);
@@ -140,7 +135,7 @@ class FlatTable {
     bytes_ += (capacity - old.size()) * sizeof(Slot);
     for (const Slot& slot : old) {
       if (slot.first == 0) continue;
-      size_t at = home(mix(slot.key()), shard);
+      size_t at = home(mix64(slot.key()), shard);
       while (shard.slots[at].first != 0) at = next(at, shard);
       shard.slots[at] = slot;
     }

@@ -1,0 +1,108 @@
+"""The fleet while it runs: its routes, its table in the configuration file, https on the way in, heartbeats."""
+
+import contextlib
+import json
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+
+import pytest
+
+from mocks import Mocks, chat_body
+from servers import Process, Stream, request, wait_until
+
+pytestmark = pytest.mark.quick
+CHAT = "/v1/chat/completions"
+CLIENT, OPERATOR = {"Authorization": "Bearer client"}, {"Authorization": "Bearer operator"}
+
+
+@pytest.fixture
+def engines(binary, tmp_path):
+    made = Mocks(binary, tmp_path / "mocks.log", "--dialect", "openai", "--unified", 2, "--step", "1ms")
+    yield made
+    made.end()
+
+
+@contextlib.contextmanager
+def router(binary, tmp_path, *arguments):
+    process = Process(binary, ["router", "--connector", "plain", "--port", "0", *arguments], tmp_path / "router.log")
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def workers(url):
+    return request(url, "GET", "/router/workers", headers=CLIENT).json()["workers"]
+
+
+def test_workers_come_and_go(binary, tmp_path, engines):
+    first, second = (engine.url for engine in engines.all)
+    with router(binary, tmp_path, "--worker", first, "--api-key", "client", "--admin-key", "operator") as process:
+        url = process.wait_ready().url
+        new = {"url": second, "connector": "plain"}
+        assert request(url, "GET", "/router/workers").status == 401
+        assert request(url, "POST", "/router/workers", new, CLIENT).status == 401, "it changes the fleet"
+        added = request(url, "POST", "/router/workers", new, OPERATOR)
+        assert added.status in (200, 201) and added.json()["id"] == 1, added.body
+        assert request(url, "POST", "/router/workers", {"url": "ftp://nowhere"}, OPERATOR).status == 400
+        wait_until(lambda: [worker["state"] for worker in workers(url)] == ["up", "up"], 5, "the second is up")
+        assert request(url, "POST", "/router/workers/0/drain", {}, OPERATOR).json()["draining"] is True
+        for i in range(4):
+            reply = request(url, "POST", CHAT, chat_body(f"drained {i}", max_tokens=2), CLIENT)
+            assert reply.status == 200 and reply.headers["x-tandem-worker"] == second, reply.body
+        assert request(url, "POST", "/router/workers/0/undrain", {}, OPERATOR).json()["draining"] is False
+        assert request(url, "DELETE", "/router/workers/1", headers=OPERATOR).status == 200
+        wait_until(lambda: [worker["id"] for worker in workers(url)] == [0], 5, "the second is gone")
+        reply = request(url, "POST", CHAT, chat_body("left alone", max_tokens=2), CLIENT)
+        assert reply.status == 200 and reply.headers["x-tandem-worker"] == first
+        assert request(url, "POST", "/router/workers/7/drain", {}, OPERATOR).status == 404
+
+
+def test_nobody_changes_a_fleet_without_a_key(binary, tmp_path, engines):
+    with router(binary, tmp_path, "--worker", engines.all[0].url) as process:
+        reply = request(process.wait_ready().url, "POST", "/router/workers", {"url": engines.all[1].url})
+        assert 400 <= reply.status < 500, reply.body
+
+
+def test_workers_are_tables_of_the_configuration_file(binary, tmp_path, engines):
+    file = tmp_path / "router.toml"
+    file.write_text("".join(f'[[workers]]\nurl = "{engine.url}"\nrole = "unified"\nconnector = "plain"\ngroup = "g{i}"\n'
+                            for i, engine in enumerate(engines.all)))
+    process = Process(binary, ["router", "--port", "0", "--config", file, "--api-key", "client"], tmp_path / "router.log")
+    try:
+        told = workers(process.wait_ready().url)
+        assert [(worker["url"], worker["group"]) for worker in told] == [(engine.url, f"g{i}") for i, engine in enumerate(engines.all)]
+    finally:
+        process.end()
+
+
+def test_a_silent_stream_is_kept_alive_by_comments(binary, tmp_path, engines):
+    with router(binary, tmp_path, "--worker", engines.all[0].url, "--heartbeat", "100ms") as process:
+        url = process.wait_ready().url
+        engines.faults("stall")
+        stream = Stream(url, chat_body("silence", max_tokens=8), timeout=20)
+        assert stream.open() == 200
+        lines = [stream.reply.readline() for _ in range(6)]
+        stream.close()
+        engines.faults()
+        assert [line for line in lines if line.strip()] == [b": keep-alive\n"] * 3, lines
+
+
+def test_the_router_serves_https(binary, tmp_path, engines):
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+                   check=True, capture_output=True)
+    with router(binary, tmp_path, "--worker", engines.all[0].url, "--tls-cert", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem") as process:
+        url = process.wait_listening().url
+        trust = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+
+        def ask():
+            body = json.dumps(chat_body("in private", max_tokens=2)).encode()
+            call = urllib.request.Request(url + CHAT, body, {"Content-Type": "application/json"})
+            with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(call, context=trust, timeout=10) as reply:
+                return reply.status == 200 and json.load(reply)["choices"]
+            return False
+
+        wait_until(ask, 5, "an answer over https")
