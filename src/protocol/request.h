@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "protocol/grammar_spec.h"
 
 namespace tandem::protocol {
 
@@ -88,6 +89,7 @@ struct GenerateRequest {
   std::vector<int32_t> prompt;
   std::string adapter;  // LoRA adapter by name, empty: the base model; part of every ContentId
   SamplingParams sampling;
+  std::optional<GrammarSpec> grammar;  // of the answer's text
   LegKind leg = LegKind::kUnified;
   HandoffTicket handoff;  // meaningful unless kUnified
 };
