@@ -32,23 +32,38 @@ function(tandem_read_edges path)
   endforeach()
 endfunction()
 
-# The sanitizer builds read the standard library's headers once, not in each of some 500 files: a quarter of their
-# time. The release build does without, so a file that lacks an include does not compile there.
+# The sanitizer builds read the headers of the standard library, Asio and GoogleTest once, not in each of some 500
+# files. The release build does without, so a file that lacks an include does not compile there.
+# Kinds: library, light (below), test.
 function(tandem_precompile target kind)
   if(TANDEM_SANITIZE)
     target_precompile_headers(${target} REUSE_FROM tandem_headers_${kind})
   endif()
 endfunction()
 
+# What a sanitizer build does not optimize: code that waits for sockets, where instrumenting and optimizing Asio's
+# templates costs three times what they save. No fuzzer needs coverage feedback from these.
+set(tandem_light "^(cli|worker|router|mock|config|hub|eval|observe|events|router_conformance)$")
+# Test files whose own loops are the work (references, brute force): optimized everywhere.
+set(tandem_fast_tests "^(ops|sample|text|model|numerics|kv_reshard|kv_transfer|module_.*)$")
+
 if(TANDEM_SANITIZE)
   set(standard_headers <algorithm> <array> <atomic> <chrono> <condition_variable> <functional> <map> <memory> <mutex>
     <optional> <set> <span> <sstream> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
+  set(asio_headers <boost/asio/as_tuple.hpp> <boost/asio/awaitable.hpp> <boost/asio/co_spawn.hpp>
+    <boost/asio/io_context.hpp> <boost/asio/ip/tcp.hpp> <boost/asio/post.hpp> <boost/asio/steady_timer.hpp>
+    <boost/asio/use_awaitable.hpp>)
   file(WRITE ${CMAKE_BINARY_DIR}/headers.cc "")
-  foreach(kind library test)
+  foreach(kind library light test)
     add_library(tandem_headers_${kind} OBJECT ${CMAKE_BINARY_DIR}/headers.cc)
     target_precompile_headers(tandem_headers_${kind} PRIVATE ${standard_headers})
   endforeach()
-  target_compile_options(tandem_headers_test PRIVATE -O0)
+  foreach(kind light test)
+    target_compile_options(tandem_headers_${kind} PRIVATE -O0)
+  endforeach()
+  target_compile_options(tandem_headers_light PRIVATE ${tandem_no_coverage})
+  target_precompile_headers(tandem_headers_light PRIVATE ${asio_headers})
+  target_link_libraries(tandem_headers_light PRIVATE lib_asio)
   target_precompile_headers(tandem_headers_test PRIVATE <gtest/gtest.h>)
   target_link_libraries(tandem_headers_test PRIVATE GTest::gtest)
 endif()
@@ -86,7 +101,13 @@ function(tandem_folder folder folders edges libraries)
     add_library(tandem_${name} STATIC ${sources})
     target_include_directories(tandem_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
     target_link_libraries(tandem_${name} PUBLIC ${links})
-    tandem_precompile(tandem_${name} library)
+    if(TANDEM_SANITIZE AND name MATCHES "${tandem_light}")
+      target_compile_options(tandem_${name} PRIVATE -O0 ${tandem_no_coverage})
+      target_link_libraries(tandem_${name} PRIVATE lib_asio)
+      tandem_precompile(tandem_${name} light)
+    else()
+      tandem_precompile(tandem_${name} library)
+    endif()
   else()
     add_library(tandem_${name} INTERFACE)
     target_include_directories(tandem_${name} INTERFACE ${CMAKE_SOURCE_DIR}/src)
@@ -101,7 +122,7 @@ function(tandem_folder folder folders edges libraries)
     set_tests_properties(${name} PROPERTIES TIMEOUT 600)
     # The code under test is what is optimized: a test file full of assertions takes a sanitizer build three
     # times as long with -O1. Not where the test itself computes a reference.
-    if(TANDEM_SANITIZE AND NOT name MATCHES "^(ops|sample|text|model|numerics|kv_reshard|kv_transfer|module_.*)$")
+    if(TANDEM_SANITIZE AND NOT name MATCHES "${tandem_fast_tests}")
       target_compile_options(${name}_test PRIVATE -O0)
       tandem_precompile(${name}_test test)
     endif()

@@ -113,7 +113,7 @@ def storm(fleet, truth, seconds, clients):
 
 def calm(fleet):
     fleet.mocks.faults()
-    fleet.settle(15)
+    fleet.settle(40)  # a leg that was let go on an engine that stalls is closed after half a minute
     for i in range(4):
         reply = request(fleet.url, "POST", CHAT, chat_body(f"calm {i}"), timeout=30)
         if reply.status != 200:  # a breaker may be open for a moment

@@ -239,6 +239,7 @@ std::string_view policy_name(PolicyKind kind) {
 
 std::vector<std::string> policy_names() {
   std::vector<std::string> names;
+  names.reserve(std::size(kPolicies));
   for (const PolicyRow& row : kPolicies) names.emplace_back(row.name);
   return names;
 }
