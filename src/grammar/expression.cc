@@ -1,0 +1,316 @@
+#include "grammar/expression.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace tandem::grammar {
+namespace {
+
+using Kind = Expression::Kind;
+constexpr size_t kFoldedParts = 400;
+
+class Builder {
+ public:
+  Builder(FrontEnd& to, const GrammarRules& rules, bool fold)
+      : to_(to), rules_(rules), fold_(fold) {}
+
+  Result<NodeId> rule(const std::string& name) {
+    const auto known = ids_.find(name);
+    if (known != ids_.end()) return to_.program.call(known->second);
+    const auto at = rules_.find(name);
+    if (at == rules_.end()) return wrong("There is no rule '" + name + "'.");
+    if (at->second.terminal || (fold_ && folds(at->second.body))) {
+      TANDEM_TRY(regex, terminal(name));
+      return to_.program.lexeme(regex);
+    }
+    const RuleId id = to_.program.new_rule(name);
+    ids_.emplace(name, id);
+    TANDEM_TRY(body, node(at->second.body));
+    to_.program.define(id, body);
+    return to_.program.call(id);
+  }
+
+ private:
+  static tl::unexpected<Error> wrong(std::string what) {
+    return make_error(400, "invalid_grammar", std::move(what));
+  }
+  RegexStore& store() { return to_.program.regex(); }
+
+  // Parts of a regular expression, SIZE_MAX when it is none; rules are counted where they are used.
+  size_t parts(const Expression& expression) {
+    switch (expression.kind) {
+      case Kind::kText:
+      case Kind::kPattern:
+      case Kind::kUntil:
+      case Kind::kWithout:
+        return 1;
+      case Kind::kSpecial:
+      case Kind::kJson:
+        return SIZE_MAX;
+      case Kind::kRule: {
+        const auto known = sizes_.find(expression.text);
+        if (known != sizes_.end()) return known->second;
+        const auto at = rules_.find(expression.text);
+        if (at == rules_.end()) return SIZE_MAX;
+        sizes_[expression.text] = SIZE_MAX;  // while it is looked at: recursion is not regular
+        const size_t size = parts(at->second.body);
+        return sizes_[expression.text] = size;
+      }
+      default:
+        break;
+    }
+    size_t total = 1;
+    for (const Expression& part : expression.parts) {
+      const size_t own = parts(part);
+      if (own == SIZE_MAX) return SIZE_MAX;
+      total += own;
+    }
+    return total;
+  }
+  bool folds(const Expression& expression) { return parts(expression) <= kFoldedParts; }
+
+  Result<NodeId> node(const Expression& expression) {
+    TANDEM_CHECK(to_.check_limits());
+    if (fold_ && folds(expression)) {
+      TANDEM_TRY(folded, regex(expression));
+      return to_.program.lexeme(folded);
+    }
+    switch (expression.kind) {
+      case Kind::kText:
+        if (!expression.any_case) return to_.program.literal(expression.text);
+        [[fallthrough]];
+      case Kind::kPattern:
+      case Kind::kUntil:
+      case Kind::kWithout: {
+        TANDEM_TRY(lexeme, regex(expression));
+        return to_.program.lexeme(lexeme);
+      }
+      case Kind::kRule:
+        return rule(expression.text);
+      case Kind::kSpecial:
+        return to_.special(expression.text);
+      case Kind::kJson: {
+        auto schema = parse_json(expression.text);
+        if (!schema)
+          return make_error(400, "invalid_grammar",
+                            "The schema is not JSON: " + schema.error().message,
+                            expression.pointer);
+        return build_json_schema(to_, *schema, expression.pointer);
+      }
+      case Kind::kRepeat: {
+        TANDEM_TRY(inner, node(expression.parts.front()));
+        return to_.program.repeat(inner, expression.min, expression.max);
+      }
+      case Kind::kSequence:
+      case Kind::kChoice:
+        break;
+    }
+    std::vector<NodeId> out;
+    for (const Expression& part : expression.parts) {
+      TANDEM_TRY(one, node(part));
+      out.push_back(one);
+    }
+    return expression.kind == Kind::kChoice ? to_.program.choice(std::move(out))
+                                            : to_.program.sequence(std::move(out));
+  }
+
+  Result<RegexId> terminal(const std::string& name) {
+    const auto known = terminals_.find(name);
+    if (known != terminals_.end()) {
+      if (!known->second) return wrong("The terminal '" + name + "' contains itself.");
+      return *known->second;
+    }
+    const auto at = rules_.find(name);
+    if (at == rules_.end()) return wrong("There is no rule '" + name + "'.");
+    terminals_.emplace(name, std::nullopt);
+    TANDEM_TRY(whole, regex(at->second.body));
+    RegexId out = whole;
+    if (at->second.lazy) {
+      const RegexId more = store().repeat(any_character(store(), Spelling::kUtf8), 1, kUnbounded);
+      out = store().both({whole, store().negate(store().concat(whole, more))});
+    }
+    terminals_[name] = out;
+    return out;
+  }
+
+  Result<RegexId> regex(const Expression& expression) {
+    switch (expression.kind) {
+      case Kind::kText: {
+        if (!expression.any_case) return store().literal(expression.text);
+        std::vector<RegexId> characters;
+        for (size_t at = 0; at < expression.text.size();)
+          characters.push_back(
+              spell(store(), CodePoints::of(next_code_point(expression.text, at)).any_case(),
+                    Spelling::kUtf8));
+        return store().concat(characters);
+      }
+      case Kind::kPattern:
+        return match_whole(store(), expression.pattern, Spelling::kUtf8);
+      case Kind::kRule:
+        return terminal(expression.text);
+      case Kind::kSpecial:
+      case Kind::kJson:
+        return wrong("A terminal cannot hold special tokens or schemas.");
+      case Kind::kUntil:
+      case Kind::kWithout: {
+        const RegexId any = any_character(store(), Spelling::kUtf8);
+        const RegexId text = store().star(any);
+        const RegexId marker = store().literals(expression.markers);
+        if (expression.kind == Kind::kWithout)
+          return store().both({text, store().negate(store().concat({text, marker, text}))});
+        return store().both(
+            {store().concat(text, marker),
+             store().negate(store().concat({text, marker, store().repeat(any, 1, kUnbounded)}))});
+      }
+      case Kind::kRepeat: {
+        TANDEM_TRY(inner, regex(expression.parts.front()));
+        return store().repeat(inner, expression.min, expression.max);
+      }
+      case Kind::kSequence:
+      case Kind::kChoice:
+        break;
+    }
+    std::vector<RegexId> out;
+    for (const Expression& part : expression.parts) {
+      TANDEM_TRY(one, regex(part));
+      out.push_back(one);
+    }
+    return expression.kind == Kind::kChoice ? store().either(std::move(out)) : store().concat(out);
+  }
+
+  FrontEnd& to_;
+  const GrammarRules& rules_;
+  bool fold_;
+  std::map<std::string, RuleId> ids_;
+  std::map<std::string, std::optional<RegexId>> terminals_;
+  std::map<std::string, size_t> sizes_;
+};
+
+}  // namespace
+
+Result<NodeId> build_rules(FrontEnd& to, const GrammarRules& rules, const std::string& root,
+                           bool fold) {
+  constexpr size_t kMostRules = 20'000;
+  if (rules.size() > kMostRules)
+    return make_error(400, "grammar_too_large", "The grammar has too many rules.");
+  if (!rules.contains(root))
+    return make_error(400, "invalid_grammar", "The grammar has no rule '" + root + "'.");
+  return Builder(to, rules, fold).rule(root);
+}
+
+tl::unexpected<Error> GrammarReader::wrong(const std::string& what) const {
+  const std::string_view before = text_.substr(0, std::min(at_, text_.size()));
+  const auto line = std::ranges::count(before, '\n') + 1;
+  return make_error(400, "invalid_grammar",
+                    "Line " + std::to_string(line) + " of the grammar: " + what + ".");
+}
+
+std::string GrammarReader::name() {
+  std::string out;
+  while (is_name(peek())) out += text_[at_++];
+  return out;
+}
+
+std::optional<uint32_t> GrammarReader::number() {
+  if (peek() < '0' || peek() > '9') return std::nullopt;
+  uint32_t out = 0;
+  while (peek() >= '0' && peek() <= '9')
+    out = std::min(out * 10 + static_cast<uint32_t>(text_[at_++] - '0'), 100'000'000U);
+  return out;
+}
+
+Status GrammarReader::braces(uint32_t& min, uint32_t& max) {
+  ++at_;
+  const auto skip = [&] {
+    while (peek() == ' ') ++at_;
+  };
+  skip();
+  const auto low = number();
+  skip();
+  min = max = low.value_or(0);
+  bool bound = low.has_value();
+  if (take(",")) {
+    skip();
+    const auto high = number();
+    max = high.value_or(kUnbounded);
+    bound = bound || high.has_value();
+    skip();
+  }
+  if (!bound || !take("}")) return wrong("a repetition must be {n}, {n,} or {n,m}");
+  if (min > max || min > 1'000'000 || (max != kUnbounded && max > 1'000'000))
+    return wrong("the bounds of a repetition are too large or in the wrong order");
+  return {};
+}
+
+Result<std::string> GrammarReader::quoted() {
+  std::string out;
+  while (peek() != '"') {
+    if (at_end() || peek() == '\n') return wrong("a text has no end");
+    if (peek() != '\\') {
+      out += text_[at_++];
+      continue;
+    }
+    ++at_;
+    const char c = peek();
+    ++at_;
+    const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    if (digits > 0) {
+      uint32_t value = 0;
+      for (size_t i = 0; i < digits; ++i) {
+        const char digit = peek();
+        const int nibble = digit >= '0' && digit <= '9'   ? digit - '0'
+                           : digit >= 'a' && digit <= 'f' ? digit - 'a' + 10
+                           : digit >= 'A' && digit <= 'F' ? digit - 'A' + 10
+                                                          : -1;
+        if (nibble < 0) return wrong("an escape has too few digits");
+        value = value * 16 + static_cast<uint32_t>(nibble);
+        ++at_;
+      }
+      if (value > kLastCodePoint || (value >= 0xD800 && value < 0xE000))
+        return wrong("an escape is no character");
+      append_code_point(out, value);
+      continue;
+    }
+    switch (c) {
+      case 'n':
+        out += '\n';
+        break;
+      case 'r':
+        out += '\r';
+        break;
+      case 't':
+        out += '\t';
+        break;
+      case 'b':
+        out += '\b';
+        break;
+      case 'f':
+        out += '\f';
+        break;
+      case '0':
+        out += '\0';
+        break;
+      default:
+        if (is_name(c) && c != '-' && c != '_') return wrong("an escape is not known");
+        out += c;
+    }
+  }
+  ++at_;
+  return out;
+}
+
+Result<Pattern> GrammarReader::bracket() {
+  const size_t start = at_++;
+  while (!at_end() && peek() != ']' && peek() != '\n') at_ += peek() == '\\' ? 2 : 1;
+  if (!take("]")) return wrong("a character class has no end");
+  return parse_pattern(text_.substr(start, at_ - start));
+}
+
+Result<std::string> GrammarReader::special_text() {
+  const size_t start = at_;
+  while (!at_end() && peek() != '>' && peek() != '\n') ++at_;
+  if (!take(">")) return wrong("a special token has no end");
+  return std::string(text_.substr(start, at_ - start));
+}
+
+}  // namespace tandem::grammar
