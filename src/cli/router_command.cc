@@ -3,11 +3,10 @@
 #include <cstdio>
 #include <utility>
 
-#include <malloc.h>
-
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/router_flags.h"
+#include "net/heap.h"
 #include "net/stream.h"
 #include "observe/log.h"
 #include "router/request_id.h"
@@ -173,9 +172,7 @@ void FleetFlags::apply(router::RouterOptions& options) const {
 Result<std::unique_ptr<RouterProcess>> RouterProcess::create(const RouterFlags& flags,
                                                              router::RouterOptions options,
                                                              Duration drain) {
-  // Large bodies go back to the system when they are done: glibc would raise the limit at the first
-  // one and keep the next ones in its heaps.
-  ::mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  net::keep_freed_memory();
   std::unique_ptr<RouterProcess> process(new RouterProcess);
   process->drain_ = drain;
   process->router_ = std::make_unique<router::Router>(process->reactor_, std::move(options));

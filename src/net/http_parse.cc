@@ -12,6 +12,7 @@ namespace tandem::net {
 
 namespace {
 
+constexpr uint64_t kReserved = 4U << 20;  // of an announced body, once its first bytes are there
 constexpr uint32_t kParserHeaderLimit = 1U << 20;  // ours is checked first and is smaller
 
 bool is_token_character(char c) {
@@ -224,7 +225,11 @@ struct MessageParser::Impl {
 
   int on_body(std::string_view text) {
     body_bytes += text.size();
-    if (kind == Kind::kRequest && body_bytes > limits.body_bytes) return too_large();
+    if (kind == Kind::kRequest) {
+      if (body_bytes > limits.body_bytes) return too_large();
+      if (body.empty() && content_length)
+        body.reserve(static_cast<size_t>(std::min(*content_length, kReserved)));
+    }
     body.append(text);
     return 0;
   }

@@ -13,7 +13,10 @@ namespace tandem::net {
 class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
  public:
   Impl(Reactor& reactor, ServerOptions options, HttpHandler handler, HttpGate gate)
-      : reactor_(reactor), empty_(reactor), retry_(reactor, [this] { accept_next(); }) {
+      : reactor_(reactor),
+        shared_(reactor),
+        empty_(reactor),
+        retry_(reactor, [this] { accept_next(); }) {
     shared_.options = std::move(options);
     shared_.options.max_buffered_bytes =
         std::max(shared_.options.max_buffered_bytes, shared_.options.max_body_bytes);

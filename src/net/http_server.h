@@ -47,11 +47,18 @@ class HttpResponder {
 
   // A whole answer. Content-Length is set here; Content-Type is the caller's.
   virtual asio::awaitable<Status> send(int status, Headers headers, std::string body) = 0;
-  // A streamed answer, chunked. The head is sent at once.
-  virtual asio::awaitable<Status> begin_stream(int status, Headers headers) = 0;
+  // A streamed answer, chunked. The head is sent at once, with the `first` bytes in the same
+  // packet.
+  virtual asio::awaitable<Status> begin_stream(int status, Headers headers,
+                                               std::string_view first) = 0;
+  asio::awaitable<Status> begin_stream(int status, Headers headers) {
+    return begin_stream(status, std::move(headers), {});
+  }
   // Returns when the kernel took the bytes: back-pressure. `bytes` must live until then.
   virtual asio::awaitable<Status> write(std::string_view bytes) = 0;
-  virtual asio::awaitable<Status> finish() = 0;
+  // The end, in the same packet as the `last` bytes.
+  virtual asio::awaitable<Status> finish(std::string_view last) = 0;
+  asio::awaitable<Status> finish() { return finish({}); }
   // Closes the connection at once (RST), so that a client cannot take a cut answer for a whole one.
   virtual void abort() = 0;
 

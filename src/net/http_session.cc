@@ -22,6 +22,22 @@ bool body_forbidden(int status) { return status < 200 || status == 204 || status
 
 Status gone() { return make_error(499, "client_gone", "the client closed the connection"); }
 
+// The line before a chunk's bytes.
+class ChunkSize {
+ public:
+  explicit ChunkSize(size_t bytes) {
+    char* const end = std::to_chars(text_, text_ + 16, bytes, 16).ptr;
+    end[0] = '\r';
+    end[1] = '\n';
+    size_ = static_cast<size_t>(end - text_) + 2;
+  }
+  std::string_view line() const { return {text_, size_}; }
+
+ private:
+  char text_[20];
+  size_t size_;
+};
+
 bool wants_websocket(const Headers& headers) {
   return headers.has_token("connection", "upgrade") && headers.has_token("upgrade", "websocket");
 }
@@ -105,7 +121,7 @@ asio::awaitable<Status> Session::send(int status, Headers headers, std::string b
   co_return co_await put({text, with_body ? std::string_view(body) : std::string_view()});
 }
 
-asio::awaitable<Status> Session::begin_stream(int status, Headers headers) {
+asio::awaitable<Status> Session::begin_stream(int status, Headers headers, std::string_view first) {
   if (started_) co_return internal_error("the answer was already started");
   started_ = true;
   no_body_ = head_request_ || body_forbidden(status);
@@ -115,26 +131,28 @@ asio::awaitable<Status> Session::begin_stream(int status, Headers headers) {
   const std::string text =
       response_head(status, headers, chunked_ ? "Transfer-Encoding: chunked\r\n" : "",
                     keep_alive_seconds(), minor_version_);
-  co_return co_await put({text});
+  if (no_body_ || first.empty()) co_return co_await put({text});
+  if (!chunked_) co_return co_await put({text, first});
+  const ChunkSize size(first.size());
+  co_return co_await put({text, size.line(), first, "\r\n"});
 }
 
 asio::awaitable<Status> Session::write(std::string_view bytes) {
   if (!started_ || finished_) co_return internal_error("no answer is being streamed");
   if (bytes.empty() || no_body_) co_return client_gone() ? gone() : Status();
   if (!chunked_) co_return co_await put({bytes});
-  char size[20];
-  char* const end = std::to_chars(size, size + 16, bytes.size(), 16).ptr;
-  end[0] = '\r';
-  end[1] = '\n';
-  co_return co_await put(
-      {std::string_view(size, static_cast<size_t>(end - size) + 2), bytes, "\r\n"});
+  const ChunkSize size(bytes.size());
+  co_return co_await put({size.line(), bytes, "\r\n"});
 }
 
-asio::awaitable<Status> Session::finish() {
+asio::awaitable<Status> Session::finish(std::string_view last) {
   if (!started_ || finished_) co_return internal_error("no answer is being streamed");
   finished_ = true;
-  if (no_body_ || !chunked_) co_return Status();
-  co_return co_await put({"0\r\n\r\n"});
+  if (no_body_) co_return Status();
+  if (!chunked_) co_return last.empty() ? Status() : co_await put({last});
+  if (last.empty()) co_return co_await put({"0\r\n\r\n"});
+  const ChunkSize size(last.size());
+  co_return co_await put({size.line(), last, "\r\n0\r\n\r\n"});
 }
 
 void Session::abort() {
@@ -238,6 +256,7 @@ asio::awaitable<bool> Session::read_until(const std::function<bool()>& done,
 bool Session::hold(size_t bytes) {
   if (bytes == held_) return true;
   shared_.body_bytes += bytes - held_;
+  if (bytes == 0) shared_.heap.body_came(held_);
   const bool grows = bytes > std::exchange(held_, bytes);
   shared_.buffered_bodies.set(static_cast<double>(shared_.body_bytes));
   return !grows || shared_.body_bytes <= shared_.options.max_buffered_bytes;
@@ -277,7 +296,8 @@ void Session::take_head() {
   request_.path = target.substr(0, mark);
   if (mark != std::string_view::npos) request_.query = target.substr(mark + 1);
   request_.headers = std::move(parser_.headers());
-  request_.remote = connection_->remote();
+  if (remote_.empty()) remote_ = connection_->remote();
+  request_.remote = remote_;
   cors_ = shared_.options.cors.answer_headers(request_.headers.get("origin"));
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "net/connection.h"
+#include "net/heap.h"
 #include "net/http_parse.h"
 #include "net/http_server.h"
 
@@ -15,6 +16,9 @@ namespace tandem::net {
 
 // What the sessions of one server share.
 struct ServerShared {
+  explicit ServerShared(Reactor& reactor) : heap(reactor) {}
+
+  HeapKeeper heap;
   ServerOptions options;
   HttpHandler handler;
   HttpGate gate;
@@ -36,9 +40,12 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
   asio::awaitable<void> serve();
 
   asio::awaitable<Status> send(int status, Headers headers, std::string body) override;
-  asio::awaitable<Status> begin_stream(int status, Headers headers) override;
+  using HttpResponder::begin_stream;
+  using HttpResponder::finish;
+  asio::awaitable<Status> begin_stream(int status, Headers headers,
+                                       std::string_view first) override;
   asio::awaitable<Status> write(std::string_view bytes) override;
-  asio::awaitable<Status> finish() override;
+  asio::awaitable<Status> finish(std::string_view last) override;
   void abort() override;
   void on_disconnect(std::function<void()> action) override;
   bool client_gone() const override { return connection_->gone(); }
@@ -81,6 +88,7 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
   std::shared_ptr<Connection> connection_;
   MessageParser parser_;
   HttpRequest request_;
+  std::string remote_;  // asked for once
   Headers cors_;
   std::function<void()> on_disconnect_;
   Duration read_pause_{};  // between two reads of this body

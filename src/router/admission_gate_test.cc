@@ -12,9 +12,11 @@ using net::asio::awaitable;
 class QuietResponder final : public net::HttpResponder {
  public:
   awaitable<Status> send(int, net::Headers, std::string) override { co_return Status(); }
-  awaitable<Status> begin_stream(int, net::Headers) override { co_return Status(); }
+  awaitable<Status> begin_stream(int, net::Headers, std::string_view) override {
+    co_return Status();
+  }
   awaitable<Status> write(std::string_view) override { co_return Status(); }
-  awaitable<Status> finish() override { co_return Status(); }
+  awaitable<Status> finish(std::string_view) override { co_return Status(); }
   void abort() override {}
   void on_disconnect(std::function<void()> action) override { leave = std::move(action); }
   bool client_gone() const override { return false; }

@@ -24,20 +24,24 @@ class TranslatingResponder final : public net::HttpResponder {
     headers.set("Content-Type", "application/json");
     return to_.send(status, std::move(headers), std::move(body));
   }
-  awaitable<Status> begin_stream(int status, net::Headers headers) override {
+  awaitable<Status> begin_stream(int status, net::Headers headers,
+                                 std::string_view first) override {
     headers.set("Content-Type", "application/x-ndjson");
-    return to_.begin_stream(status, std::move(headers));
+    const Result<std::string> lines = translate(first);
+    if (!lines) co_return tl::unexpected(lines.error());
+    co_return co_await to_.begin_stream(status, std::move(headers), *lines);
   }
   awaitable<Status> write(std::string_view bytes) override {
-    if (Status fed = framer_.feed(bytes); !fed) co_return fed;
-    std::string lines;
-    while (auto frame = framer_.next()) {
-      if (frame->has_data) lines += reply_.line(frame->data, elapsed());
-    }
-    if (lines.empty()) co_return Status();
-    co_return co_await to_.write(lines);
+    const Result<std::string> lines = translate(bytes);
+    if (!lines) co_return tl::unexpected(lines.error());
+    if (lines->empty()) co_return Status();
+    co_return co_await to_.write(*lines);
   }
-  awaitable<Status> finish() override { return to_.finish(); }
+  awaitable<Status> finish(std::string_view last) override {
+    const Result<std::string> lines = translate(last);
+    if (!lines) co_return tl::unexpected(lines.error());
+    co_return co_await to_.finish(*lines);
+  }
   void abort() override { to_.abort(); }
   void on_disconnect(std::function<void()> action) override {
     to_.on_disconnect(std::move(action));
@@ -46,6 +50,14 @@ class TranslatingResponder final : public net::HttpResponder {
   bool started() const override { return to_.started(); }
 
  private:
+  Result<std::string> translate(std::string_view bytes) {
+    TANDEM_CHECK(framer_.feed(bytes));
+    std::string lines;
+    while (auto frame = framer_.next()) {
+      if (frame->has_data) lines += reply_.line(frame->data, elapsed());
+    }
+    return lines;
+  }
   int64_t elapsed() const {
     return std::chrono::nanoseconds(std::chrono::steady_clock::now() - began_).count();
   }

@@ -35,12 +35,15 @@ class IdentifiedResponder final : public net::HttpResponder {
     headers.set(kRequestId, id_);
     return to_.send(status, std::move(headers), std::move(body));
   }
-  net::asio::awaitable<Status> begin_stream(int status, net::Headers headers) override {
+  using net::HttpResponder::begin_stream;
+  using net::HttpResponder::finish;
+  net::asio::awaitable<Status> begin_stream(int status, net::Headers headers,
+                                            std::string_view first) override {
     headers.set(kRequestId, id_);
-    return to_.begin_stream(status, std::move(headers));
+    return to_.begin_stream(status, std::move(headers), first);
   }
   net::asio::awaitable<Status> write(std::string_view bytes) override { return to_.write(bytes); }
-  net::asio::awaitable<Status> finish() override { return to_.finish(); }
+  net::asio::awaitable<Status> finish(std::string_view last) override { return to_.finish(last); }
   void abort() override { to_.abort(); }
   void on_disconnect(std::function<void()> action) override {
     to_.on_disconnect(std::move(action));

@@ -125,12 +125,14 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
                                               ReplyRewriter::Need need, std::string& changed);
   struct Outgoing;
   net::asio::awaitable<bool> relay_frames(LegRun& leg, const net::ClientHead& head,
-                                          net::SseFramer& framer);
+                                          net::SseFramer& framer, Outgoing& out);
   FrameFate judge_opening(LegRun& leg, const net::SseView& frame);
   net::asio::awaitable<void> await_prefill(LegRun& leg);
+  net::asio::awaitable<bool> take_turn(LegRun& leg, const net::ClientHead& head);
   net::asio::awaitable<bool> send_bytes(LegRun& leg, const net::ClientHead& head,
                                         std::string_view out);
-  net::asio::awaitable<void> finish_stream(LegRun& leg, const net::ClientHead& head);
+  net::asio::awaitable<void> finish_stream(LegRun& leg, const net::ClientHead& head,
+                                           std::string_view last);
   void first_byte(LegRun& leg, int status);
   ReplyRules reply_rules() const;
   const PromptTruth* truth() const { return prompt_truth_ ? &*prompt_truth_ : nullptr; }

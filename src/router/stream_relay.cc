@@ -102,22 +102,28 @@ net::asio::awaitable<void> RequestRun::writer_free() {
   while (writing_) co_await written_.wait();
 }
 
-net::asio::awaitable<bool> RequestRun::send_bytes(LegRun& leg, const net::ClientHead& head,
-                                                  std::string_view out) {
-  if (out.empty()) co_return true;
+// Whether this leg may give bytes to the client now, before it does.
+net::asio::awaitable<bool> RequestRun::take_turn(LegRun& leg, const net::ClientHead& head) {
   co_await writer_free();
   const bool first = !legs_.began();
   apply(legs_.answer_byte(leg.dispatch.serial));
   if (!legs_.may_answer(leg.dispatch.serial)) co_return false;
-  writing_ = true;
   if (first) {
     first_byte(leg, head.status);
     core_->metrics.time_to_first_token.observe(summary_.first_byte_seconds);
   }
-  bool good = true;
-  if (!responder_.started())
-    good = (co_await responder_.begin_stream(head.status, reply_headers(head.headers))).has_value();
-  if (good) good = (co_await responder_.write(out)).has_value();
+  co_return true;
+}
+
+net::asio::awaitable<bool> RequestRun::send_bytes(LegRun& leg, const net::ClientHead& head,
+                                                  std::string_view out) {
+  if (out.empty()) co_return true;
+  if (!co_await take_turn(leg, head)) co_return false;
+  writing_ = true;
+  const Status sent = responder_.started() ? co_await responder_.write(out)
+                                           : co_await responder_.begin_stream(
+                                                 head.status, reply_headers(head.headers), out);
+  const bool good = sent.has_value();
   writing_ = false;
   written_.notify();
   co_return good && !legs_.over();
@@ -151,9 +157,9 @@ struct RequestRun::Outgoing {
   }
 };
 
+// What is left in `out` goes out with the end of the stream.
 net::asio::awaitable<bool> RequestRun::relay_frames(LegRun& leg, const net::ClientHead& head,
-                                                    net::SseFramer& framer) {
-  Outgoing out;
+                                                    net::SseFramer& framer, Outgoing& out) {
   std::string changed;
   while (!leg.done_seen) {
     const std::optional<net::SseView> frame = framer.next_view();
@@ -179,11 +185,15 @@ net::asio::awaitable<bool> RequestRun::relay_frames(LegRun& leg, const net::Clie
         co_return false;
     }
   }
-  co_return co_await send_bytes(leg, head, out.view());
+  if (leg.done_seen) co_return true;
+  const bool sent = co_await send_bytes(leg, head, out.view());
+  out.clear();
+  co_return sent;
 }
 
 net::asio::awaitable<void> RequestRun::relay_stream(LegRun& leg, net::ClientHead head) {
   net::SseFramer framer(model_->opaque() ? kFrameBytes : core_->options.max_answer_bytes);
+  Outgoing out;
   while (!leg.done_seen) {
     framer.trim();
     const Buffered held(core_->metrics, framer.buffered());
@@ -198,15 +208,16 @@ net::asio::awaitable<void> RequestRun::relay_stream(LegRun& leg, net::ClientHead
     beat_later();
     if (Status fed = framer.take(std::move(*bytes)); !fed)
       co_return leg_failed(leg, LegFailure::kFailed, fed.error());
-    if (!co_await relay_frames(leg, head, framer)) co_return;
+    if (!co_await relay_frames(leg, head, framer, out)) co_return;
   }
-  co_await finish_stream(leg, head);
+  // An error ends a stream as [DONE] does, but engines differ in whether they say both.
+  if (leg.error_seen && !leg.done_seen && ends_with_done(checked_.api)) out.add_changed(kSseDone);
+  co_await finish_stream(leg, head, out.view());
 }
 
-net::asio::awaitable<void> RequestRun::finish_stream(LegRun& leg, const net::ClientHead& head) {
-  // An error ends a stream as [DONE] does, but engines differ in whether they say both.
-  const bool done_missing = leg.error_seen && !leg.done_seen && ends_with_done(checked_.api);
-  if (done_missing && !co_await send_bytes(leg, head, kSseDone)) co_return;
+net::asio::awaitable<void> RequestRun::finish_stream(LegRun& leg, const net::ClientHead& head,
+                                                     std::string_view last) {
+  if (!last.empty() && !co_await take_turn(leg, head)) co_return;
   if (leg.over() || !legs_.may_answer(leg.dispatch.serial)) co_return;
   learn_from_answer(leg);
   const double step_time = to_seconds(now() - first_byte_);
@@ -227,7 +238,11 @@ net::asio::awaitable<void> RequestRun::finish_stream(LegRun& leg, const net::Cli
                            leg.error_seen ? std::optional(LegFailure::kFailed) : std::nullopt);
   co_await writer_free();
   stream_finished_ = true;
-  co_await responder_.finish();
+  if (responder_.started()) {
+    co_await responder_.finish(last);
+  } else if (co_await responder_.begin_stream(head.status, reply_headers(head.headers), last)) {
+    co_await responder_.finish();
+  }
   core_->reactor.spawn(read_off(core_, std::move(leg.call)));
   apply(legs_.answer_done(leg.dispatch.serial));
 }
@@ -243,14 +258,14 @@ net::asio::awaitable<void> RequestRun::beat(std::shared_ptr<RequestRun> self) {
   if (!self->serving_ || self->legs_.over() || self->stream_finished_) co_return;
   if (!self->writing_) {
     self->writing_ = true;
-    bool good = true;
-    if (!self->responder_.started()) {
+    if (self->responder_.started()) {
+      (void)co_await self->responder_.write(kComment);
+    } else {
       self->summary_.status = 200;
       net::Headers headers = self->reply_headers({});
       headers.set("Content-Type", "text/event-stream; charset=utf-8");
-      good = (co_await self->responder_.begin_stream(200, std::move(headers))).has_value();
+      (void)co_await self->responder_.begin_stream(200, std::move(headers), kComment);
     }
-    if (good) (void)co_await self->responder_.write(kComment);
     self->writing_ = false;
     self->written_.notify();
   }
