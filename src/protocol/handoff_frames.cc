@@ -30,6 +30,7 @@ void fields(F& f, HelloFrame& x) {
   f(22, x.kv_scales), f(23, x.weights), f(24, x.accepts);
   f(25, x.transports), f(27, x.process);
   f(28, x.tensor_ranks), f(29, x.data_ranks), f(30, x.stages), f(31, x.rank);
+  f(32, x.converted);
 }
 template <typename F>
 void fields(F& f, ProofFrame& x) {

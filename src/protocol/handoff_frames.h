@@ -81,6 +81,9 @@ struct HelloFrame {
   // Dialer: the transports it can read pages through, "shm,tcp". Listener: the one it chose.
   std::string transports;
   std::string process;  // dialer only: random, one for each process
+  // Dialer: it would rather have pages in its own representation. Listener: that is how they
+  // travel, each layer as a view of what its transport exposes (worker/page_views.h).
+  bool converted = false;
 };
 
 struct ProofFrame {

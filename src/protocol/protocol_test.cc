@@ -63,6 +63,9 @@ TEST(HandoffFrames, RoundTrip) {
   hello.kv_scales = "0123456789abcdef";
   hello.weights = "Q4_1";
   hello.accepts = 5;
+  EXPECT_FALSE(std::get<HelloFrame>(round_trip(hello)).converted);
+  hello.converted = true;
+  EXPECT_TRUE(std::get<HelloFrame>(round_trip(hello)).converted);
   EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).kv_scales, hello.kv_scales);
   EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).weights, hello.weights);
   EXPECT_EQ(std::get<HelloFrame>(round_trip(hello)).accepts, hello.accepts);

@@ -10,13 +10,14 @@ struct DtypeFacts {
   std::string_view name;
   int rank;
   bool static_scales;
+  int value_bytes;
 };
-constexpr std::array<DtypeFacts, 6> kDtypes = {{{"f32", 3, false},
-                                                {"f16", 2, false},
-                                                {"bf16", 2, false},
-                                                {"fp8", 1, true},
-                                                {"fp8-inline", 1, false},
-                                                {"int8", 1, false}}};
+constexpr std::array<DtypeFacts, 6> kDtypes = {{{"f32", 3, false, 4},
+                                                {"f16", 2, false, 2},
+                                                {"bf16", 2, false, 2},
+                                                {"fp8", 1, true, 1},
+                                                {"fp8-inline", 1, false, 1},
+                                                {"int8", 1, false, 1}}};
 
 struct AcceptWord {
   std::string_view word;
@@ -85,6 +86,14 @@ ReadingVerdict decide_reading(const Representation& stored, const Representation
                   "; --kv-accept coarser on the decode worker allows it");
   }
   return {Reading::kConverted, ""};
+}
+
+bool sender_can_convert(const Representation& stored, const Representation& reader) {
+  if (stored.kv_dtype >= kDtypes.size() || reader.kv_dtype >= kDtypes.size()) return false;
+  const DtypeFacts& from = kDtypes[stored.kv_dtype];
+  const DtypeFacts& to = kDtypes[reader.kv_dtype];
+  return to.value_bytes < from.value_bytes && stored.layout_id == reader.layout_id &&
+         (stored.kv_scales == reader.kv_scales || !(from.static_scales || to.static_scales));
 }
 
 }  // namespace tandem::protocol

@@ -44,4 +44,8 @@ struct ReadingVerdict {
 ReadingVerdict decide_reading(const Representation& stored, const Representation& reader,
                               uint32_t accepts);
 
+// Whether the one that stores can do the reader's conversion for it, and it saves bytes: not with
+// scales that only the reader has.
+bool sender_can_convert(const Representation& stored, const Representation& reader);
+
 }  // namespace tandem::protocol

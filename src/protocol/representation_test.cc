@@ -44,6 +44,25 @@ TEST(Representation, TheTableOfDtypes) {
   }
 }
 
+TEST(Representation, TheSenderConvertsWhatGetsSmallerWithScalesThatItHas) {
+  for (uint32_t stored = 0; stored < kDtypes; ++stored) {
+    for (uint32_t reader = 0; reader < kDtypes; ++reader) {
+      const auto bytes = [](uint32_t dtype) { return dtype == kF32 ? 4 : dtype <= kBF16 ? 2 : 1; };
+      const bool smaller = bytes(reader) < bytes(stored);
+      EXPECT_EQ(sender_can_convert(stored_as(stored), stored_as(reader)), smaller);
+      Representation scaled = stored_as(reader);
+      scaled.kv_scales = "0123456789abcdef";
+      EXPECT_EQ(sender_can_convert(stored_as(stored), scaled), smaller && reader != kFp8);
+      Representation other = stored_as(reader);
+      other.layout_id = 2;
+      EXPECT_FALSE(sender_can_convert(stored_as(stored), other));
+    }
+  }
+  Representation unknown = stored_as(kBF16);
+  unknown.kv_dtype = 99;
+  EXPECT_FALSE(sender_can_convert(stored_as(kF32), unknown));
+}
+
 TEST(Representation, Fp8IsReadAsBf16OnlyByChoiceAndTheRefusalSaysHow) {
   const auto verdict = decide_reading(stored_as(kFp8), stored_as(kBF16), 0);
   EXPECT_EQ(verdict.reading, Reading::kRefused);

@@ -25,7 +25,8 @@ void HandoffService::copy(uint64_t key, const kv::CopyPages& action) {
   kv::FetchRequest request;
   const LayerCut& cut = importer->cut(action.layer);
   request.offset = cut.source_offset;
-  request.bytes = cut.source_bytes;
+  request.bytes = cut.bytes;
+  request.view = cut.view;
   request.source = action.source;
   request.target.reserve(action.source.size());
   for (size_t i = 0; i < action.source.size(); ++i) {
@@ -58,8 +59,8 @@ void HandoffService::keep_digests(uint64_t key, uint32_t layer, uint32_t first_b
   for (size_t i = first; i < first + count; ++i) kept[layer * blocks + first_block + i] = own[i];
 }
 
-// Between arrival and use: what the sender describes is its own form of the bytes; what is kept
-// describes this worker's.
+// Between arrival and use: what the sender describes is its own form of the bytes (with digests on
+// they travel so); what is kept describes this worker's.
 kv::PageStep HandoffService::step(const Peer& peer, const Receiving& receiving,
                                   const kv::CopyPages& action,
                                   const std::vector<std::byte*>& target,

@@ -77,7 +77,7 @@ boost::asio::awaitable<void> HandoffService::dial(uint64_t /*key*/, std::string 
 void HandoffService::begin_receive(uint64_t key) {
   Receiving& receiving = receiving_.at(key);
   if (const auto peer = peers_.find(receiving.peer); peer != peers_.end())
-    receiving.handoff.set_source_page_bytes(peer->second.importer->source_page_bytes());
+    receiving.handoff.set_source_page_bytes(peer->second.importer->arriving().page_bytes());
   run_receive(key, receiving.handoff.open(now()));
 }
 

@@ -64,8 +64,8 @@ void HandoffService::start_prefill(protocol::GenerateRequest request,
       const EarlyOpen open = early->second;
       early_.erase(early);
       if (peers_.contains(open.peer)) {
-        run_send(id,
-                 sending_.at(id).handoff.on_open(open.peer, open.attempt, random_nonce(), now()));
+        run_send(id, sending_.at(id).handoff.on_open(open.peer, open.attempt, random_nonce(), now(),
+                                                     travelling_page_bytes(open.peer)));
       }
     }
   });
@@ -118,8 +118,8 @@ void HandoffService::on_prefill_event(const std::string& id, engine::PrefillEven
 
 void HandoffService::on_open(PeerId peer, const protocol::OpenFrame& frame) {
   if (const auto at = sending_.find(frame.key.id); at != sending_.end()) {
-    run_send(frame.key.id,
-             at->second.handoff.on_open(peer, frame.key.attempt, random_nonce(), now()));
+    run_send(frame.key.id, at->second.handoff.on_open(peer, frame.key.attempt, random_nonce(),
+                                                      now(), travelling_page_bytes(peer)));
     return;
   }
   // The two legs are dispatched at once, and this one may win. It waits as long as a hello may

@@ -6,6 +6,7 @@
 
 #include "observe/log.h"
 #include "ops/cpu/dispatch.h"
+#include "worker/page_views.h"
 
 namespace tandem::worker {
 
@@ -101,6 +102,11 @@ Status HandoffService::open() {
     tls_ = std::move(tls);
     options_.peer.tls = tls_.get();
   }
+  auto views = std::make_shared<PageViews>(kernels_, engine_.layout(), engine_.model().kv_scales(),
+                                           options_.peer.hello.layers);
+  if (views->complete()) options_.transports.views = std::move(views);
+  // The sender's digests are of its own form: to be compared, its bytes must come so.
+  options_.peer.hello.converted = !digests_.on();
   TANDEM_TRY(transports, kv::make_transports(options_.transports, listen ? &*listen : nullptr,
                                              tls_.get(), arena_));
   transports_ = std::move(transports);
@@ -167,7 +173,7 @@ Status HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection
     return refuse(std::move(importer).error());
   }
   auto shape = std::make_shared<kv::DigestShape>(
-      engine::digest_shape((*importer)->source_layout(), engine_.page_groups()));
+      engine::digest_shape((*importer)->arriving(), engine_.page_groups()));
   peers_.insert_or_assign(id, Peer{connection, std::move(address), *importer, std::move(shape)});
   if (connection->remote()) {
     fetcher_->open_peer(
@@ -176,6 +182,14 @@ Status HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection
   connection->start([this, id](HandoffFrame frame) { on_frame(id, std::move(frame)); },
                     [this, id] { on_peer_closed(id); });
   return {};
+}
+
+uint64_t HandoffService::travelling_page_bytes(PeerId peer) const {
+  const auto at = peers_.find(peer);
+  ops::PageLayout layout = engine_.layout();
+  if (at != peers_.end() && at->second.connection->peer().converted)
+    layout.dtype = static_cast<ops::KvDtype>(at->second.connection->peer().kv_dtype);
+  return layout.page_bytes();
 }
 
 void HandoffService::send_to(PeerId peer, const HandoffFrame& frame) {

@@ -166,6 +166,7 @@ class HandoffService {
   boost::asio::awaitable<void> tick_loop();
   void send_to(kv::PeerId peer, const protocol::HandoffFrame& frame);
   kv::OfferEstimate estimate() const;
+  uint64_t travelling_page_bytes(kv::PeerId peer) const;  // of pages on their way to it
   kv::HandoffTimeouts timeouts_for(int32_t prompt_tokens) const;
   static TimePoint now() { return std::chrono::steady_clock::now(); }
 

@@ -1,11 +1,11 @@
 #include "worker/page_importer.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "kv/reshard/coverage.h"
 #include "kv/reshard/reshard_plan.h"
+#include "worker/page_views.h"
 
 namespace tandem::worker {
 
@@ -41,7 +41,7 @@ Result<std::vector<LayerCut>> layer_cuts(const kv::ReshardPlan& plan, uint32_t l
                         "Layer " + std::to_string(layer) +
                             " of a page cannot be taken from the other worker in one read.");
     const kv::CopyRun& run = pages[0].copy->runs[0];
-    cuts.push_back({run.source_offset + pages[0].source_shift, run.source_bytes,
+    cuts.push_back({run.source_offset + pages[0].source_shift, run.source_bytes, 0,
                     run.dest_offset + pages[0].dest_shift});
   }
   return cuts;
@@ -63,16 +63,21 @@ Result<std::shared_ptr<const PageImporter>> PageImporter::make(const ops::cpu::K
   TANDEM_TRY(plan, kv::ReshardPlan::make(model, source, dest));
   TANDEM_CHECK(kv::prove_coverage(model, source, dest, plan.copies()));
   TANDEM_TRY(cuts, layer_cuts(plan, receiver.layers, to));
+  if (sender.converted) {
+    from = to;
+    for (uint32_t layer = 0; layer < receiver.layers; ++layer) {
+      cuts[layer].bytes = to.layer_bytes();
+      cuts[layer].view = PageViews::number(to.dtype, layer, receiver.layers);
+      if (cuts[layer].view == 0)
+        return make_error(502, "handoff_refused", "The sender offers views that cannot be named.");
+    }
+  }
   return std::shared_ptr<const PageImporter>(
       new PageImporter(kernels, from, to, scales, std::move(cuts)));
 }
 
 void PageImporter::convert(int32_t layer, const std::byte* source, std::byte* target) const {
-  const ops::KvScaleView scales = scales_->of(layer);
-  thread_local std::vector<float> scratch;
-  scratch.resize(std::max(scratch.size(), ops::conversion_scratch_floats(to_)));
-  ops::convert_layer(*kernels_, {from_, scales}, source, {to_, scales}, target,
-                     {scratch.data(), ops::conversion_scratch_floats(to_)});
+  convert_page_layer(*kernels_, *scales_, layer, from_, source, to_, target);
 }
 
 }  // namespace tandem::worker

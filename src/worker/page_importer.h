@@ -1,6 +1,7 @@
 // PageImporter: how one peer's pages become this worker's: which bytes of which page go where, as
 // the resharding plan of the two layouts has it (kv/reshard), and byte for byte when both are
-// stored the same way, else converted, one layer of one page at a time.
+// stored the same way or the sender converts (page_views.h), else converted here, one layer of one
+// page at a time.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,8 @@ namespace tandem::worker {
 // One layer of one page.
 struct LayerCut {
   size_t source_offset = 0;
-  size_t source_bytes = 0;
+  size_t bytes = 0;   // as they travel
+  uint16_t view = 0;  // that they are read through; 0: none
   size_t target_offset = 0;
 };
 
@@ -36,12 +38,11 @@ class PageImporter {
                                                           const ops::KvScales& scales);
 
   bool converts() const { return from_.dtype != to_.dtype; }
-  const ops::PageLayout& source_layout() const { return from_; }
-  // Of the sender's pages.
-  size_t source_page_bytes() const { return from_.page_bytes(); }
+  // Of pages as they arrive.
+  const ops::PageLayout& arriving() const { return from_; }
   const LayerCut& cut(uint32_t layer) const { return cuts_[layer]; }
 
-  // Turns layer `layer` of the model, as the sender stores it, into this worker's form at `target`.
+  // Turns layer `layer` of the model, as it arrived, into this worker's form at `target`.
   // Only when converts().
   void convert(int32_t layer, const std::byte* source, std::byte* target) const;
 

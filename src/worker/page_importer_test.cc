@@ -47,7 +47,7 @@ TEST(PageImporter, ALayerOfAPageIsOneReadFromThePlaceThatTheLayoutNames) {
     const LayerCut& cut = (*importer)->cut(layer);
     EXPECT_EQ(cut.source_offset, kLayout.k_offset(static_cast<int>(layer / 2), 0));
     EXPECT_EQ(cut.target_offset, cut.source_offset);
-    EXPECT_EQ(cut.source_bytes, kLayout.layer_bytes());
+    EXPECT_EQ(cut.bytes, kLayout.layer_bytes());
   }
 }
 
@@ -59,7 +59,23 @@ TEST(PageImporter, AnotherFormatIsReadFromItsOwnOffsets) {
   EXPECT_TRUE((*importer)->converts());
   const LayerCut& cut = (*importer)->cut(4);
   EXPECT_EQ(cut.source_offset, kLayout.k_offset(2, 0));
-  EXPECT_EQ(cut.source_bytes, kLayout.layer_bytes());
+  EXPECT_EQ(cut.bytes, kLayout.layer_bytes());
+  EXPECT_EQ(cut.target_offset, narrow.k_offset(2, 0));
+}
+
+TEST(PageImporter, WhatTheSenderConvertsIsReadThroughAViewAndNotConvertedAgain) {
+  ops::PageLayout narrow = kLayout;
+  narrow.dtype = ops::KvDtype::kFp8Inline;
+  protocol::HelloFrame sender = hello();
+  sender.converted = true;
+  const auto importer = import(sender, narrow);
+  ASSERT_TRUE(importer) << importer.error().message;
+  EXPECT_FALSE((*importer)->converts());
+  EXPECT_EQ((*importer)->arriving(), narrow);
+  const LayerCut& cut = (*importer)->cut(4);
+  EXPECT_EQ(cut.source_offset, kLayout.k_offset(2, 0));
+  EXPECT_EQ(cut.bytes, narrow.layer_bytes());
+  EXPECT_EQ(cut.view, 1 + 4 * 6 + 4);
   EXPECT_EQ(cut.target_offset, narrow.k_offset(2, 0));
 }
 

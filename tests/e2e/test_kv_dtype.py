@@ -63,12 +63,35 @@ def test_bf16_prefill_feeds_a_narrow_decode(cluster, model, plain, dtype):
     else:  # one float for every 64 values
         assert narrow["page_bytes"] * 2 * 64 == wide["page_bytes"] * (64 + 4)
     moved = [prefill.metrics()["tandem_kv_sent_bytes_total"], decode.metrics()["tandem_kv_received_bytes_total"]]
-    assert moved[0] == moved[1] > 0  # BF16 travels; the receiver converts
+    assert moved[0] == moved[1] > 0  # over shared memory BF16 travels; the receiver converts
     assert prefill.metrics()["tandem_handoffs_sent_total"] == len(QUESTIONS)
     ratio = decode.metrics()['tandem_kv_bytes_per_token{kv_dtype="' + dtype + '"}'] / \
         prefill.metrics()['tandem_kv_bytes_per_token{kv_dtype="bf16"}']
     assert ratio == pytest.approx(0.5 if dtype == "fp8" else 0.5 * 68 / 64)
     made.wait_settled()
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("dtype", ["fp8", "fp8-inline"])
+def test_over_tcp_prefill_converts_and_half_the_bytes_travel(cluster, model, dtype):
+    def run(prefill=(), decode=()):
+        made = cluster(model, worker_options=MEMORY, router_options=("--local-prefill-tokens", "0"),
+                       role_options={"prefill": ("--kv-dtype", "bf16", *prefill), "decode": ("--kv-dtype", dtype, *decode)})
+        answers = [ask(made.url, question) for question in QUESTIONS]
+        sender, receiver = made.roles["prefill"][0], made.roles["decode"][0]
+        sent = sender.metrics()["tandem_kv_sent_bytes_total"]
+        assert sent == receiver.metrics()["tandem_kv_received_bytes_total"] > 0
+        made.wait_settled()
+        return answers, sent, info(receiver)["page_bytes"] / info(sender)["page_bytes"]
+
+    shared, wide, ratio = run()  # over shared memory the receiver converts
+    tcp = ("--handoff-listen", "tcp:127.0.0.1:0")
+    answers, narrow, _ = run(tcp)
+    assert answers == shared  # the same pages, bit for bit
+    assert narrow == wide * ratio and (ratio == 0.5 or dtype != "fp8")
+    # What the digests describe is the sender's form: with them it travels.
+    answers, checked, _ = run((*tcp, "--kv-integrity", "full"), ("--kv-integrity", "full"))
+    assert answers == shared and checked == wide
 
 
 @pytest.mark.quick

@@ -85,6 +85,28 @@ TEST(SendHandoff, PushesEachLayerOfEachBlockOnceAsItBecomesFinal) {
   EXPECT_TRUE(send.idle());
 }
 
+// A peer's pages may travel in another form; the next one's, as they are.
+TEST(SendHandoff, BytesAreThoseOfPagesAsTheyTravelToThePeer) {
+  auto send = sender();
+  (void)send.on_admitted(prompt(10), "", "", tags(3), 10, kStart);
+  (void)send.on_prefill_done({{.token = 5}}, kStart);
+  for (uint32_t attempt : {1U, 2U}) {
+    const uint64_t page_bytes = attempt == 1 ? 300 : 600;
+    auto actions = send.on_open(attempt, attempt, 77, kStart, attempt == 1 ? 300 : 0);
+    ASSERT_NE(sent<protocol::OfferFrame>(actions), nullptr);
+    EXPECT_EQ(sent<protocol::OfferFrame>(actions)->bytes, 3 * page_bytes);
+    actions = send.on_grant(attempt, {{"h", attempt, 77}, {1}}, kStart);
+    ASSERT_NE(sent<protocol::CommitFrame>(actions), nullptr);
+    EXPECT_EQ(sent<protocol::CommitFrame>(actions)->bytes, 2 * page_bytes);
+  }
+  const auto actions = send.on_ack(2, {{"h", 2, 77}}, kStart);
+  for (const auto& action : actions) {
+    if (const auto* finished = std::get_if<SendFinished>(&action))
+      EXPECT_EQ(finished->bytes_sent, 1200U);
+  }
+  EXPECT_EQ(count<SendFinished>(actions), 1);
+}
+
 TEST(SendHandoff, SendsOnlyWhatTheReceiverLacks) {
   auto send = sender();
   (void)send.on_admitted(prompt(8), "", "", tags(2), 8, kStart);

@@ -79,7 +79,7 @@ class ReceiveHandoff {
   ReceiveHandoff(std::string id, uint32_t attempt, SendHandoff::Shape shape,
                  HandoffTimeouts timeouts, HandoffRanks ranks = {}, ReceiveFaults faults = {});
 
-  // When the sender's pages are of another size than this side's: what its counts of bytes mean.
+  // When pages travel in another size than they have here: what the sender's counts of bytes mean.
   // Before open().
   void set_source_page_bytes(uint64_t bytes) { shape_.page_bytes = bytes; }
 

@@ -105,7 +105,8 @@ SendActions SendHandoff::on_prefill_done(std::vector<protocol::ScoredToken> firs
   return actions;
 }
 
-SendActions SendHandoff::on_open(PeerId peer, uint32_t attempt, uint64_t nonce, TimePoint now) {
+SendActions SendHandoff::on_open(PeerId peer, uint32_t attempt, uint64_t nonce, TimePoint now,
+                                 uint64_t page_bytes) {
   SendActions actions;
   const protocol::HandoffKey key{id_, attempt, nonce};
   if (finished_ || attempt <= last_attempt_) {
@@ -122,6 +123,7 @@ SendActions SendHandoff::on_open(PeerId peer, uint32_t attempt, uint64_t nonce, 
   attempt_.emplace();
   attempt_->peer = peer;
   attempt_->key = key;
+  attempt_->page_bytes = page_bytes != 0 ? page_bytes : shape_.page_bytes;
   attempt_->deadline = TimePoint::max();
   lease_until_ = TimePoint::max();
   advance(actions, now);
@@ -141,7 +143,7 @@ void SendHandoff::advance(SendActions& actions, TimePoint now) {
   SendAttempt& a = *attempt_;
   if (!a.offered) {
     const int64_t slowest = *std::ranges::min_element(final_tokens_);
-    const uint64_t bytes = shape_.pages(first_live_, blocks_) * shape_.page_bytes;
+    const uint64_t bytes = shape_.pages(first_live_, blocks_) * a.page_bytes;
     if (!done_ && !should_offer(static_cast<int64_t>(prompt_.size()) - slowest, bytes, estimate_))
       return;
     a.offered = true;
@@ -162,7 +164,7 @@ void SendHandoff::advance(SendActions& actions, TimePoint now) {
   commit.layers = shape_.layers();
   commit.first_blocks.assign(a.first_block.begin(), a.first_block.end());
   commit.blocks = blocks_;
-  commit.bytes = shape_.pages(a.first_block, blocks_) * shape_.page_bytes;
+  commit.bytes = shape_.pages(a.first_block, blocks_) * a.page_bytes;
   commit.first_tokens = first_tokens_;
   commit.prompt_tokens = static_cast<uint32_t>(prompt_.size());
   commit.cached_tokens = static_cast<uint32_t>(cached_tokens_);
@@ -253,7 +255,7 @@ SendActions SendHandoff::on_ack(PeerId peer, const protocol::AckFrame& frame, Ti
   attempt_->owing &= ~rank_bit(frame.rank);
   if (attempt_->owing != 0) return actions;
   blocks_sent_ = blocks_ - *std::ranges::min_element(attempt_->first_block);
-  bytes_sent_ = shape_.pages(attempt_->first_block, blocks_) * shape_.page_bytes;
+  bytes_sent_ = shape_.pages(attempt_->first_block, blocks_) * attempt_->page_bytes;
   end_attempt(actions);
   finish(actions, std::nullopt);
   return actions;

@@ -77,6 +77,7 @@ using SendActions = std::vector<SendAction>;
 struct SendAttempt {
   PeerId peer = 0;
   protocol::HandoffKey key;
+  uint64_t page_bytes = 0;  // as they travel
   bool offered = false;
   bool granted = false;
   bool committed = false;
@@ -142,7 +143,9 @@ class SendHandoff {
   SendActions on_progress(int32_t layer, int32_t end_token, TimePoint now);
   SendActions on_prefill_done(std::vector<protocol::ScoredToken> first_tokens, TimePoint now);
 
-  SendActions on_open(PeerId peer, uint32_t attempt, uint64_t nonce, TimePoint now);
+  // `page_bytes`: of a page as it travels to this peer; 0: as it is here.
+  SendActions on_open(PeerId peer, uint32_t attempt, uint64_t nonce, TimePoint now,
+                      uint64_t page_bytes = 0);
   SendActions on_grant(PeerId peer, const protocol::GrantFrame& frame, TimePoint now);
   SendActions on_busy(PeerId peer, const protocol::BusyFrame& frame, TimePoint now);
   // Before ACK: the receiver still copies (I8).

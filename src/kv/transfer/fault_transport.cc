@@ -79,7 +79,7 @@ class FaultRemote final : public Remote {
 
 TransferStatus FaultRemote::post(std::span<const Read> reads, Duration limit, Done done) {
   auto batch = std::make_shared<Batch>();
-  if (!reads_fit(reads, UINT64_MAX, batch->bytes)) return TransferStatus::kInvalid;
+  if (!reads_fit(reads, UINT64_MAX, batch->bytes, true)) return TransferStatus::kInvalid;
   batch->reads.assign(reads.begin(), reads.end());
   batch->deadline = now() + limit;
   bool dies = false;
@@ -135,7 +135,7 @@ Duration FaultRemote::prepare(State& state, Batch& batch) {
   if (state.draw(plan.duplicate)) batch.parts = 2;
   if (state.draw(plan.truncate)) {
     Read& last = batch.reads.back();
-    last.bytes -= state.random() % last.bytes;
+    last.bytes -= state.random() % last.bytes;  // (of a view: the sender refuses)
   }
   batch.flip = state.draw(plan.flip);
   batch.flip_at = state.random();
@@ -241,6 +241,10 @@ class FaultTransport final : public Transport {
   Fence fence() const override { return inside_->fence(); }
   bool within_process() const override { return inside_->within_process(); }
   bool passes_file() const override { return inside_->passes_file(); }
+  bool serve_views(std::shared_ptr<const SourceViews> views) override {
+    return inside_->serve_views(std::move(views));
+  }
+  bool serves_views() const override { return inside_->serves_views(); }
   Result<Descriptor> expose(std::span<const std::byte> memory, int file) override {
     return inside_->expose(memory, file);
   }

@@ -200,7 +200,7 @@ TransferStatus PageFetcher::post_data(const std::shared_ptr<Batch>& batch) {
     std::byte* into = what.step.staged ? slots_.stage(batch->slot) + i * what.bytes
                                        : what.target[batch->first + i];
     reads.push_back(
-        {arena.pages_offset + page * arena.page_stride + what.offset, into, what.bytes});
+        {arena.pages_offset + page * arena.page_stride + what.offset, into, what.bytes, what.view});
   }
   // The completion knows the batch by its number: it must not be the last to hold the remote.
   return batch->peer->source.remote->post(

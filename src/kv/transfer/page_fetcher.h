@@ -53,7 +53,8 @@ struct PageStep {
 
 struct FetchRequest {
   uint64_t offset = 0;  // of the layer within a page of the source
-  uint64_t bytes = 0;   // of the layer there
+  uint64_t bytes = 0;   // of the layer, as they arrive
+  uint16_t view = 0;    // that it is read through (SourceViews); 0: as it is there
   std::vector<protocol::PageTag> source;
   std::vector<std::byte*> target;  // where the layer begins in the local page; unused when staged
   PageStep step;

@@ -218,6 +218,14 @@ std::string names_of(const std::vector<OfferedTransport>& transports) {
   return names;
 }
 
+protocol::Representation representation_of(const HelloFrame& hello) {
+  return {.kv_dtype = hello.kv_dtype,
+          .layout_id = hello.layout_id,
+          .numeric_path = hello.representation,
+          .kv_scales = hello.kv_scales,
+          .weights = hello.weights};
+}
+
 awaitable<Status> Connection::hello_as_dialer(std::string host) {
   HelloFrame hello = options_.hello;
   hello.nonce = numerics::random_bytes(16);
@@ -240,6 +248,7 @@ awaitable<Status> Connection::hello_as_dialer(std::string host) {
     co_return make_error(502, "handoff_protocol", "The peer's arena or transport makes no sense.");
   }
   transport_ = chosen->transport;
+  peer_.converted = peer_.converted && hello.converted;
   const protocol::ProofFrame proof{proof_of(options_.secret, "dialer", peer_.nonce, hello.nonce),
                                    {}};
   if (auto sent = co_await write_frame(*stream_, proof); !sent) co_return sent;
@@ -315,6 +324,10 @@ awaitable<Status> Connection::hello_as_listener(device::ArenaShape arena) {
   hello.page_stride = arena.page_stride;
   hello.page_count = arena.page_count;
   hello.transports = transport_->name();
+  hello.converted =
+      peer_.converted && transport_->serves_views() &&
+      protocol::sender_can_convert(representation_of(hello), representation_of(peer_));
+  peer_.converted = hello.converted;
   if (auto sent = co_await write_frame(*stream_, hello); !sent) co_return sent;
   auto proof = co_await expect_frame<protocol::ProofFrame>(*stream_);
   if (!proof) co_return tl::unexpected(proof.error());
@@ -420,15 +433,8 @@ Status check_compatible(const HelloFrame& sender, const HelloFrame& receiver) {
       return refuse("one of them keeps its KV on " + std::to_string(ranks) +
                     " ranks, and this version takes it from one and to one");
   }
-  const auto representation = [](const HelloFrame& hello) {
-    return protocol::Representation{.kv_dtype = hello.kv_dtype,
-                                    .layout_id = hello.layout_id,
-                                    .numeric_path = hello.representation,
-                                    .kv_scales = hello.kv_scales,
-                                    .weights = hello.weights};
-  };
-  const auto verdict =
-      protocol::decide_reading(representation(sender), representation(receiver), receiver.accepts);
+  const auto verdict = protocol::decide_reading(representation_of(sender),
+                                                representation_of(receiver), receiver.accepts);
   if (verdict.reading == protocol::Reading::kRefused) return refuse(verdict.reason);
   return {};
 }

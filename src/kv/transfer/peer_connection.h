@@ -71,6 +71,7 @@ class PeerConnection {
   virtual void start(OnFrame on_frame, OnClose on_close) = 0;
   virtual void send(const protocol::HandoffFrame& frame) = 0;  // queued; dropped when closed
   virtual void close() = 0;  // at once; on_close follows from the reactor
+  // `converted` is what the two have agreed on: pages travel as the receiver stores them.
   virtual const protocol::HelloFrame& peer() const = 0;
   virtual const Transport& transport() const = 0;
   // The dialer's only: the listener's exposed arena, and how it is laid out.

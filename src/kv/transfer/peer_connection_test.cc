@@ -178,6 +178,53 @@ TEST_F(PeerTest, WhichRepresentationIsReadDependsOnTheDirection) {
   EXPECT_NE(scaled.error().message.find("scales"), std::string::npos) << scaled.error().message;
 }
 
+struct NoViews final : SourceViews {
+  Shape shape(uint16_t /*view*/) const override { return {}; }
+  void write(uint16_t /*view*/, const std::byte* /*from*/, std::byte* /*to*/) const override {}
+};
+
+// Both ends know whether the sender converts: when the receiver asks, the transport can, and it
+// saves bytes with scales that the sender has.
+TEST_F(PeerTest, WhetherTheSenderConvertsIsAgreedOn) {
+  constexpr uint32_t kBF16 = 2;
+  constexpr uint32_t kFp8 = 3;
+  constexpr uint32_t kInline = 4;
+  struct Case {
+    bool asked, served;
+    uint32_t stored, wanted;
+    const char* scales;  // of the receiver
+    bool agreed;
+  };
+  for (const Case& c : {Case{true, true, kBF16, kFp8, "1", true},
+                        {true, true, kBF16, kInline, "1", true},
+                        {true, true, kBF16, kInline, "0123456789abcdef", true},
+                        {false, true, kBF16, kFp8, "1", false},
+                        {true, false, kBF16, kFp8, "1", false},
+                        {true, true, kBF16, kFp8, "0123456789abcdef", false},
+                        {true, true, kBF16, kBF16, "1", false},
+                        {true, true, kFp8, kBF16, "1", false}}) {
+    const auto tcp = make_tcp_transport({});
+    EXPECT_EQ(c.served && tcp->serve_views(std::make_shared<NoViews>()), c.served);
+    options_.transports = {{tcp.get(), *tcp->expose(arena_->segment(), -1)}};
+    options_.hello.kv_dtype = c.stored;
+    listen();
+    auto other = options_;
+    other.hello.kv_dtype = c.wanted;
+    other.hello.kv_scales = c.scales;
+    other.hello.converted = c.asked;
+    other.hello.accepts = protocol::kAcceptCoarser;
+    const auto dialed = dial(other);
+    ASSERT_TRUE(dialed) << dialed.error().message;
+    EXPECT_EQ((*dialed)->peer().converted, c.agreed);
+    EXPECT_EQ(accepted_->peer().converted, c.agreed);
+    (*dialed)->close();
+    accepted_->close();
+    accepted_.reset();
+    listener_.reset();
+    run(std::chrono::milliseconds(20));
+  }
+}
+
 TEST_F(PeerTest, OverAUnixSocketTheArenasFileIsPassed) {
   options_.transports.erase(options_.transports.begin());
   listen();

@@ -80,6 +80,7 @@ Result<TransportSet> make_transports(const TransportOptions& options, const Peer
       *made = with_faults(std::move(*made), options.faults, options.max_bytes_in_flight);
     OfferedTransport offered{made->get(), std::nullopt};
     if (row.exposes(context)) {
+      if (options.views) (*made)->serve_views(options.views);
       TANDEM_TRY(exposed, (*made)->expose(arena.segment(), arena.read_only_descriptor()));
       offered.exposed = std::move(exposed);
     }

@@ -22,6 +22,7 @@ struct TransportOptions {
   int streams = 4;              // of TCP, per peer
   uint64_t max_bytes_in_flight = uint64_t{256} << 20;  // per peer
   FaultPlan faults;                                    // of what is read here
+  std::shared_ptr<const SourceViews> views;  // of the arena, for the transports that serve any
 };
 
 struct TransportSet {

@@ -26,7 +26,12 @@ TcpRemote::TcpRemote(uint64_t exposed, const RemoteOptions& options,
 
 TransferStatus TcpRemote::post(std::span<const Read> reads, Duration limit, Done done) {
   auto batch = std::make_shared<Batch>();
-  if (!reads_fit(reads, exposed_, batch->bytes)) return TransferStatus::kInvalid;
+  if (!reads_fit(reads, exposed_, batch->bytes, true)) return TransferStatus::kInvalid;
+  if (std::ranges::any_of(reads, [](const Read& read) {
+        return read.view != 0 && read.bytes > kMaxRequestBytes;
+      })) {
+    return TransferStatus::kInvalid;
+  }
   batch->deadline = now() + limit;
   batch->done = std::move(done);
   std::vector<Chunk> chunks;
@@ -54,16 +59,22 @@ TransferStatus TcpRemote::post(std::span<const Read> reads, Duration limit, Done
 void TcpRemote::cut(std::span<const Read> reads, const std::shared_ptr<Batch>& batch,
                     std::vector<Chunk>& chunks) const {
   Chunk chunk{batch, {}, 0};
+  const auto next_chunk = [&] { chunks.push_back(std::exchange(chunk, Chunk{batch, {}, 0})); };
   for (Read read : reads) {
+    const bool whole = read.view != 0;  // a piece of a view
+    if (chunk.bytes > 0 && (read.view != chunk.reads.back().view ||
+                            (whole && chunk.bytes + read.bytes > options_.chunk_bytes))) {
+      next_chunk();
+    }
     while (read.bytes > 0) {
-      const uint64_t bytes = std::min(read.bytes, options_.chunk_bytes - chunk.bytes);
-      chunk.reads.push_back({read.offset, read.into, bytes});
+      const uint64_t bytes =
+          whole ? read.bytes : std::min(read.bytes, options_.chunk_bytes - chunk.bytes);
+      chunk.reads.push_back({read.offset, read.into, bytes, read.view});
       chunk.bytes += bytes;
       read.offset += bytes;
       read.into += bytes;
       read.bytes -= bytes;
-      if (chunk.bytes == options_.chunk_bytes || chunk.reads.size() == kMaxRanges)
-        chunks.push_back(std::exchange(chunk, Chunk{batch, {}, 0}));
+      if (chunk.bytes >= options_.chunk_bytes || chunk.reads.size() == kMaxRanges) next_chunk();
     }
   }
   if (chunk.bytes > 0) chunks.push_back(std::move(chunk));

@@ -1,11 +1,11 @@
 // The receiver's half of the TCP transport: some data streams to one peer, with a thread each.
 // Internal to tcp_transport.
 //
-// A batch is cut into chunks; each stream takes the next chunk when it has room for one more
-// request, so a slow stream gets less. A stream keeps two requests on their way. A batch completes
-// when all of its chunks have ended, each on the stream that read it: by its bytes, by the deadline
-// (what still arrives is then thrown away) or by the stream's end. So no memory of a completed
-// batch is written into: the fence is local.
+// A batch is cut into chunks (of one view, whose pieces stay whole); each stream takes the next
+// chunk when it has room for one more request, so a slow stream gets less. A stream keeps two
+// requests on their way. A batch completes when all of its chunks have ended, each on the stream
+// that read it: by its bytes, by the deadline (what still arrives is then thrown away) or by the
+// stream's end. So no memory of a completed batch is written into: the fence is local.
 #pragma once
 
 #include <atomic>

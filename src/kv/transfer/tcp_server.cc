@@ -161,7 +161,7 @@ void Server::serve(Stream& stream) {
   const bool secure =
       options_.tls == nullptr || stream.socket.start_tls(*options_.tls, "", in(kHandshake));
   if (secure && attach(stream)) {
-    while (answer_request(stream.socket)) {
+    while (answer_request(stream)) {
     }
   }
   stream.socket.shut_down();
@@ -203,7 +203,8 @@ bool Server::attach(Stream& stream) {
          welcome.refusal == Refusal::kNone;
 }
 
-bool Server::answer_request(DataSocket& socket) {
+bool Server::answer_request(Stream& stream) {
+  DataSocket& socket = stream.socket;
   std::string head(kHeaderBytes, '\0');
   // Idle as long as the control connection lives, whose end expels the peer.
   if (!socket.read_all(head.data(), 1, TimePoint::max()) ||
@@ -216,10 +217,40 @@ bool Server::answer_request(DataSocket& socket) {
   if (!socket.read_all(body.data(), body.size(), in(kRequest))) return false;
   const auto ranges = decode_ranges(*header, body);
   if (!ranges) return false;
-  const bool good = inside(*ranges, memory_.size());
-  std::string first = encode_response_header(
-      {good ? Refusal::kNone : Refusal::kOutside, header->id, good ? header->bytes : 0});
-  return send_ranges(socket, std::move(first), good ? *ranges : std::vector<Range>{});
+  const Refusal refused = refusal(*header, *ranges);
+  std::string first =
+      encode_response_header({refused, header->id, refused == Refusal::kNone ? header->bytes : 0});
+  if (refused != Refusal::kNone) return send_ranges(socket, std::move(first), {});
+  if (header->view != 0) return send_view(stream, first, *ranges, header->view);
+  return send_ranges(socket, std::move(first), *ranges);
+}
+
+Refusal Server::refusal(const RequestHeader& header, const std::vector<Range>& ranges) const {
+  if (header.view == 0) return inside(ranges, memory_.size()) ? Refusal::kNone : Refusal::kOutside;
+  SourceViews::Shape shape;
+  if (options_.views) shape = options_.views->shape(header.view);
+  if (shape.bytes == 0) return Refusal::kView;
+  return inside(ranges, memory_.size(), shape) ? Refusal::kNone : Refusal::kOutside;
+}
+
+// Some pieces at a time: the peer reads those that have left while the next ones are turned.
+bool Server::send_view(Stream& stream, const std::string& head, const std::vector<Range>& ranges,
+                       uint16_t view) {
+  if (!stream.socket.write_all(head.data(), head.size(), in(kSend), true)) return false;
+  const uint64_t bytes = options_.views->shape(view).bytes;
+  const size_t most = std::clamp<size_t>(kGathered / bytes, 1, ranges.size());
+  stream.turned.resize(std::max(stream.turned.size(), most * bytes));
+  for (size_t first = 0; first < ranges.size(); first += most) {
+    const size_t count = std::min(most, ranges.size() - first);
+    for (size_t i = 0; i < count; ++i)
+      options_.views->write(view, memory_.data() + ranges[first + i].offset,
+                            stream.turned.data() + i * bytes);
+    if (!stream.socket.write_all(stream.turned.data(), count * bytes, in(kSend),
+                                 first + count < ranges.size())) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Small pieces are gathered behind `held`; large ones go straight from the memory or its file.

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "kv/transfer/data_socket.h"
 #include "kv/transfer/tcp_wire.h"
@@ -23,6 +24,7 @@ struct ServerOptions {
   const TlsContext* tls = nullptr;
   size_t max_streams = 512;
   bool use_file = true;  // large ranges leave by sendfile, without a copy on this side
+  std::shared_ptr<const SourceViews> views;  // null: none
 };
 
 class Server {
@@ -42,7 +44,8 @@ class Server {
   struct Stream {
     explicit Stream(int file) : socket(file) {}
     DataSocket socket;
-    std::string peer;  // empty: not attached yet
+    std::vector<std::byte> turned;  // pieces as a view has them
+    std::string peer;               // empty: not attached yet
     bool ended = false;
     std::thread thread;
   };
@@ -52,7 +55,10 @@ class Server {
   void reap();
   void serve(Stream& stream);
   bool attach(Stream& stream);
-  bool answer_request(DataSocket& socket);
+  bool answer_request(Stream& stream);
+  Refusal refusal(const RequestHeader& header, const std::vector<Range>& ranges) const;
+  bool send_view(Stream& stream, const std::string& head, const std::vector<Range>& ranges,
+                 uint16_t view);
   bool send_ranges(DataSocket& socket, std::string held, const std::vector<Range>& ranges);
   void append(std::string& held, const Range& range) const;
   bool send_range(DataSocket& socket, const Range& range, bool last);

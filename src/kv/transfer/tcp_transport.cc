@@ -20,12 +20,18 @@ class TcpTransport final : public Transport {
   std::string_view name() const override { return options_.tls != nullptr ? "tls" : "tcp"; }
   Fence fence() const override { return Fence::kLocal; }
   Status register_local(std::span<std::byte> /*memory*/) override { return {}; }
+  bool serve_views(std::shared_ptr<const SourceViews> views) override {
+    views_ = std::move(views);
+    return true;
+  }
+  bool serves_views() const override { return views_ != nullptr; }
 
   Result<Descriptor> expose(std::span<const std::byte> memory, int file) override {
     TANDEM_TRY(server, tcp::Server::start({.host = options_.host,
                                            .port = options_.port,
                                            .tls = options_.tls,
-                                           .use_file = options_.use_file},
+                                           .use_file = options_.use_file,
+                                           .views = views_},
                                           memory, file));
     server_ = std::move(server);
     return Descriptor{tcp::encode_address(server_->address())};
@@ -81,6 +87,7 @@ class TcpTransport final : public Transport {
     std::atomic<bool> ended = false;
   };
   const TcpTransportOptions options_;
+  std::shared_ptr<const SourceViews> views_;
   std::unique_ptr<tcp::Server> server_;
   std::mutex lock_;  // of dials_
   std::list<Dial> dials_;

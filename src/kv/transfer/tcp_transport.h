@@ -3,7 +3,8 @@
 // The sender listens on a port of its own; its descriptor is that port and a random epoch, its host
 // that of the control connection. A data stream proves that it belongs to an admitted control
 // connection (tcp_wire.h), and over "tls" both ends also show certificates. Large ranges leave by
-// sendfile from the arena's memory file, without a copy on the sending side (not over TLS).
+// sendfile from the arena's memory file, without a copy on the sending side (not over TLS). Reads
+// through a view are turned by the data stream's thread, some pieces at a time.
 //
 // Generations are checked by the receiver, by a second small read (page_fetcher.h), rather than by
 // the sender around its own copy: sendfile passes the pages themselves on, so their bytes may still

@@ -32,7 +32,7 @@ struct Fields {
   Refusal refusal() { return static_cast<Refusal>(number(4)); }
 };
 
-bool known(Refusal refusal) { return refusal <= Refusal::kOutside; }
+bool known(Refusal refusal) { return refusal <= Refusal::kView; }
 
 }  // namespace
 
@@ -123,7 +123,8 @@ std::string encode_request(uint64_t id, std::span<const Read> reads) {
   out.reserve(kHeaderBytes + reads.size() * kRangeBytes);
   uint64_t total = 0;
   for (const Read& read : reads) total += read.bytes;
-  put(out, kRequest, 4), put(out, reads.size(), 4), put(out, id, 8), put(out, total, 8);
+  put(out, kRequest, 4), put(out, reads.size(), 2);
+  put(out, reads.empty() ? 0 : reads.front().view, 2), put(out, id, 8), put(out, total, 8);
   for (const Read& read : reads) put(out, read.offset, 8), put(out, read.bytes, 8);
   return out;
 }
@@ -133,7 +134,8 @@ std::optional<RequestHeader> decode_request_header(std::string_view bytes) {
   Fields in{bytes};
   if (in.number(4) != kRequest) return std::nullopt;
   RequestHeader out;
-  out.count = static_cast<uint32_t>(in.number(4));
+  out.count = static_cast<uint32_t>(in.number(2));
+  out.view = static_cast<uint16_t>(in.number(2));
   out.id = in.number(8);
   out.bytes = in.number(8);
   if (out.count == 0 || out.count > kMaxRanges || out.bytes == 0 || out.bytes > kMaxRequestBytes)
@@ -160,6 +162,16 @@ std::optional<std::vector<Range>> decode_ranges(const RequestHeader& header,
 bool inside(const std::vector<Range>& ranges, uint64_t exposed) {
   for (const Range& range : ranges) {
     if (range.offset > exposed || range.bytes > exposed - range.offset) return false;
+  }
+  return true;
+}
+
+bool inside(const std::vector<Range>& ranges, uint64_t exposed, const SourceViews::Shape& view) {
+  for (const Range& range : ranges) {
+    if (range.bytes != view.bytes || range.offset % SourceViews::kAlignment != 0 ||
+        range.offset > exposed || view.source_bytes > exposed - range.offset) {
+      return false;
+    }
   }
   return true;
 }

@@ -3,11 +3,15 @@
 //   server: CHALLENGE {magic, version, nonce}
 //   client: ATTACH {magic, version, epoch of the exposed memory, peer id, nonce, proof}
 //   server: WELCOME {magic, refusal, proof}
-//   client: REQUEST {magic, count, id, bytes} and count times {offset, bytes}, again and again
+//   client: REQUEST {magic, count, view, id, bytes} and count times {offset, bytes}, over and over
 //   server: RESPONSE {magic, refusal, id, bytes} and the bytes, in the requests' order
 //
 // Proofs are HMAC-SHA256 under the key that the control connection's ends have derived. Requests
 // are answered in order; several may be on their way. A refused request is answered without bytes.
+//
+// `view`: 0, or the form in which the pieces at the offsets are wanted (SourceViews); the bytes are
+// then those that travel. Builds from before there were views say 0 in its place, and take another
+// number for a count over their bound; they are not asked, since their HELLO offers none.
 #pragma once
 
 #include <array>
@@ -34,7 +38,7 @@ inline constexpr uint32_t kMaxRanges = 4096;
 inline constexpr uint64_t kMaxRequestBytes = uint64_t{64} << 20;
 inline constexpr size_t kDescriptorBytes = 20;
 
-enum class Refusal : uint32_t { kNone = 0, kEpoch, kUnknownPeer, kTooMany, kOutside };
+enum class Refusal : uint32_t { kNone = 0, kEpoch, kUnknownPeer, kTooMany, kOutside, kView };
 
 struct Address {  // the descriptor; the host is the control connection's
   uint16_t port = 0;
@@ -73,9 +77,11 @@ struct Range {
 };
 struct RequestHeader {
   uint32_t count = 0;
+  uint16_t view = 0;
   uint64_t id = 0;
   uint64_t bytes = 0;  // of all ranges
 };
+// All through the same view; at most kMaxRanges.
 std::string encode_request(uint64_t id, std::span<const Read> reads);
 // Null: not a request, or over a bound.
 std::optional<RequestHeader> decode_request_header(std::string_view bytes);
@@ -83,6 +89,8 @@ std::optional<RequestHeader> decode_request_header(std::string_view bytes);
 std::optional<std::vector<Range>> decode_ranges(const RequestHeader& header,
                                                 std::string_view bytes);
 bool inside(const std::vector<Range>& ranges, uint64_t exposed);
+// Each range is one piece of that view, whole, aligned, and all of it exposed.
+bool inside(const std::vector<Range>& ranges, uint64_t exposed, const SourceViews::Shape& view);
 
 struct ResponseHeader {
   Refusal refusal = Refusal::kNone;

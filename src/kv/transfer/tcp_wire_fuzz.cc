@@ -24,6 +24,12 @@ void requests(std::string_view bytes) {
     if (good) require(range.offset < kExposed && range.offset + range.bytes <= kExposed);
   }
   require(total == header->bytes && total <= kMaxRequestBytes && ranges->size() <= kMaxRanges);
+  constexpr tandem::kv::SourceViews::Shape kView{512, 256};
+  if (!inside(*ranges, kExposed, kView)) return;
+  for (const Range& range : *ranges) {
+    require(range.bytes == kView.bytes && range.offset <= kExposed - kView.source_bytes &&
+            range.offset % tandem::kv::SourceViews::kAlignment == 0);
+  }
 }
 
 }  // namespace

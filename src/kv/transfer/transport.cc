@@ -20,11 +20,12 @@ Error transfer_error(TransferStatus status, std::string_view transport) {
   }
 }
 
-bool reads_fit(std::span<const Read> reads, uint64_t exposed, uint64_t& total) {
+bool reads_fit(std::span<const Read> reads, uint64_t exposed, uint64_t& total, bool views) {
   total = 0;
   for (const Read& read : reads) {
     if (read.into == nullptr || read.bytes == 0 || read.offset > exposed ||
-        read.bytes > exposed - read.offset || read.bytes > UINT64_MAX - total) {
+        read.bytes > exposed - read.offset || read.bytes > UINT64_MAX - total ||
+        (read.view != 0 && !views)) {
       return false;
     }
     total += read.bytes;

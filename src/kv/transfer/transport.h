@@ -49,10 +49,28 @@ Error transfer_error(TransferStatus status, std::string_view transport);
 struct Read {
   uint64_t offset = 0;        // in the peer's exposed memory
   std::byte* into = nullptr;  // in registered memory
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;         // that arrive
+  uint16_t view = 0;          // of SourceViews; 0: the bytes as they are
 };
 // True when there is something to read and all of it lies in `exposed` bytes; `total` is its sum.
-bool reads_fit(std::span<const Read> reads, uint64_t exposed, uint64_t& total);
+// Reads through a view are refused unless `views`.
+bool reads_fit(std::span<const Read> reads, uint64_t exposed, uint64_t& total, bool views = false);
+
+// Other forms in which pieces of exposed memory can be read: each view, a number from 1 on, turns a
+// piece into another form as it leaves. What the numbers mean is between the two workers; a
+// transport only knows the sizes. Thread-safe.
+class SourceViews {
+ public:
+  struct Shape {
+    uint64_t source_bytes = 0;  // of a piece, in memory
+    uint64_t bytes = 0;  // of what leaves, a multiple of kAlignment; 0: there is no such view
+  };
+  static constexpr uint64_t kAlignment = 8;  // of pieces' offsets, and of what write() is given
+  virtual ~SourceViews() = default;
+  virtual Shape shape(uint16_t view) const = 0;
+  // Writes the piece at `source`, whose bytes may change meanwhile, as `view` has it.
+  virtual void write(uint16_t view, const std::byte* source, std::byte* target) const = 0;
+};
 
 // What makes exposed memory reachable. Travels in HELLO; `file`, when there is one, as a passed
 // descriptor, so only over a Unix socket.
@@ -93,6 +111,10 @@ class Transport {
   virtual Fence fence() const = 0;
   virtual bool within_process() const { return false; }  // reaches no other process
   virtual bool passes_file() const { return false; }     // its descriptors come with a file
+  // Where the sending side copies anyway, what it exposes can also be read through views. Before
+  // expose(). False: this transport has no such thing.
+  virtual bool serve_views(std::shared_ptr<const SourceViews> /*views*/) { return false; }
+  virtual bool serves_views() const { return false; }
 
   // Memory that admitted peers may read; it outlives the transport. `file` maps the same bytes from
   // its start on (-1: none), which some transports need or use. Once.

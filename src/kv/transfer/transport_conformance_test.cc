@@ -133,6 +133,13 @@ TEST_P(TransportConformance, RangesOutsideTheMemoryAreRefused) {
   EXPECT_TRUE(reader_->holds(0, exposed - 1, 1));
 }
 
+TEST_P(TransportConformance, AViewThatTheSenderDoesNotServeIsRefused) {
+  start();
+  ASSERT_TRUE(remote_);
+  EXPECT_EQ(read_now(*remote_, {{0, local(), 1024, 1}}), TransferStatus::kInvalid);
+  EXPECT_EQ(read_now(*remote_, {{0, local(), 1024}}), TransferStatus::kOk);
+}
+
 TEST_P(TransportConformance, DisconnectEndsEverythingAndFences) {
   for (int round = 0; round < 3; ++round) {
     start();
