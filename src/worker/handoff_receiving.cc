@@ -1,5 +1,7 @@
 // The decode half of HandoffService.
 #include <algorithm>
+#include <exception>
+#include <string>
 #include <utility>
 
 #include "observe/log.h"
@@ -51,7 +53,16 @@ void HandoffService::cancel_decode(const std::shared_ptr<DecodeLeg>& leg) {
 }
 
 boost::asio::awaitable<void> HandoffService::dial(uint64_t /*key*/, std::string address) {
-  auto connection = co_await kv::dial_peer(reactor_, address, options_.peer);
+  // Whatever happens, those that wait are told.
+  Result<std::shared_ptr<kv::PeerConnection>> connection =
+      make_error(502, "connect_failed", "The prefill worker could not be dialed.");
+  try {
+    connection = co_await kv::dial_peer(reactor_, address, options_.peer);
+  } catch (const std::exception& failed) {
+    connection =
+        make_error(502, "connect_failed",
+                   std::string("The prefill worker could not be dialed: ") + failed.what() + ".");
+  }
   PeerId peer = 0;
   if (connection) {
     peer = next_peer_++;

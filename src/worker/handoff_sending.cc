@@ -54,9 +54,11 @@ void HandoffService::start_prefill(protocol::GenerateRequest request,
           });
         });
     if (!sequence) {
+      remember_end(id, sequence.error());
       done(tl::unexpected(sequence.error()));
       return;
     }
+    ended_.forget(id);
     kv::SendHandoff handoff(id, shape_, timeouts_for(report.prompt_tokens), estimate(), now());
     sending_.emplace(id, Sending{std::move(handoff), *sequence, std::move(done), report, now()});
     open_.set(static_cast<double>(sending_.size() + receiving_.size()));
@@ -116,7 +118,24 @@ void HandoffService::on_prefill_event(const std::string& id, engine::PrefillEven
   }
 }
 
+void HandoffService::remember_end(const std::string& id, const Error& error) {
+  ended_.add(id, error, now());
+  const auto early = early_.find(id);
+  if (early == early_.end()) return;
+  const EarlyOpen open = early->second;
+  early_.erase(early);
+  send_to(
+      open.peer,
+      protocol::AbortFrame{
+          {id, open.attempt, 0}, static_cast<uint32_t>(error.status), error.code, error.message});
+}
+
 void HandoffService::on_open(PeerId peer, const protocol::OpenFrame& frame) {
+  if (const Error* ended = ended_.find(frame.key.id, now())) {
+    send_to(peer, protocol::AbortFrame{frame.key, static_cast<uint32_t>(ended->status), ended->code,
+                                       ended->message});
+    return;
+  }
   if (const auto at = sending_.find(frame.key.id); at != sending_.end()) {
     run_send(frame.key.id, at->second.handoff.on_open(peer, frame.key.attempt, random_nonce(),
                                                       now(), travelling_page_bytes(peer)));
@@ -204,7 +223,7 @@ void HandoffService::run_send(const std::string& id, kv::SendActions actions) {
         at->second.connection->close();
     } else if (auto* finished = std::get_if<kv::SendFinished>(&action)) {
       if (const auto at = sending_.find(id); at != sending_.end())
-        finish_send(at->second, *finished);
+        finish_send(id, at->second, *finished);
     }
   }
   if (const auto at = sending_.find(id); at != sending_.end() && at->second.handoff.idle()) {
@@ -235,9 +254,12 @@ void HandoffService::describe(const std::string& id, protocol::PushFrame& frame)
   }
 }
 
-void HandoffService::finish_send(Sending& sending, const kv::SendFinished& finished) {
+void HandoffService::finish_send(const std::string& id, Sending& sending,
+                                 const kv::SendFinished& finished) {
   engine_.abort(sending.sequence);  // running or held: its ownership of the pages ends
   auto done = std::exchange(sending.done, {});
+  remember_end(id, finished.error.value_or(Error{
+                       409, "handoff_closed", "This handoff has ended: its KV was taken over."}));
   if (finished.error) {
     failed_.add();
     if (done) done(tl::unexpected(*finished.error));

@@ -139,6 +139,7 @@ void HandoffService::stop() {
   for (const auto& [id, peer] : peers_) {
     if (peer.connection->remote()) peer.connection->remote()->disconnect();
   }
+  fetcher_->finish_closing();
   pool_.stop();
   for (const auto& transport : transports_.owned) transport->finish_connecting();
 }

@@ -30,6 +30,7 @@
 #include "net/work_pool.h"
 #include "observe/metrics.h"
 #include "protocol/request.h"
+#include "worker/ended_handoffs.h"
 #include "worker/handoff_digests.h"
 #include "worker/page_importer.h"
 
@@ -143,7 +144,9 @@ class HandoffService {
   void on_receiver_frame(kv::PeerId peer, const protocol::HandoffFrame& frame);
   void run_send(const std::string& id, kv::SendActions actions);
   void run_receive(uint64_t key, kv::ReceiveActions actions);
-  void finish_send(Sending& sending, const kv::SendFinished& finished);
+  void finish_send(const std::string& id, Sending& sending, const kv::SendFinished& finished);
+  // The leg has ended, or could not begin: whoever dials for it, or waits already, hears why.
+  void remember_end(const std::string& id, const Error& error);
   void reserve(uint64_t key, const kv::ReservePages& action);
   Status open();
   void copy(uint64_t key, const kv::CopyPages& action);
@@ -195,6 +198,7 @@ class HandoffService {
   std::unordered_map<std::string, Sending> sending_;
   std::map<uint64_t, Receiving> receiving_;
   std::unordered_map<std::string, EarlyOpen> early_;
+  EndedHandoffs ended_;  // prefill legs
   std::map<std::string, std::vector<uint64_t>>
       dialing_;  // address -> receives that wait for the connection
   kv::PeerId next_peer_ = 1;

@@ -235,6 +235,41 @@ TEST(HandoffService, APrefillThatNobodyTakesEndsWithItsLease) {
   prefill.expect_empty();
 }
 
+// Neither the one that dialed before nor those that dial afterwards wait for what will not come.
+TEST(HandoffService, WhyAPrefillEndedIsToldAtOnceToWhoeverDials) {
+  Node prefill("p", 64, 5);
+  Node decode("d", 64, 0);
+  const auto start = std::chrono::steady_clock::now();
+  auto report = prefill.prefill("a prompt with fact-1 for nobody>", "h1");
+  prefill.service->cancel_prefill("h1", Error{499, "client_closed_request", "gone"});
+  EXPECT_FALSE(report.get());
+  for (const uint32_t attempt : {1U, 2U}) {
+    const Collected got =
+        decode.decode("a prompt with fact-1 for nobody>", "h1", prefill, attempt).get();
+    ASSERT_TRUE(got.error);
+    EXPECT_EQ(got.error->code, "client_closed_request");
+  }
+  auto early = decode.decode("fact-2>", "h2", prefill);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  auto refused = prefill.request("fact-2>", "h2");
+  refused.sampling.prompt_logprobs = 1;
+  EXPECT_FALSE(prefill.prefill(refused).get());
+  const Collected told = early.get();
+  ASSERT_TRUE(told.error);
+  EXPECT_EQ(told.error->status, 502) << "what prefill says is not the client's fault";
+  EXPECT_NE(told.error->code, "handoff_timeout");
+  // The same id may begin anew.
+  for (int round = 0; round < 2; ++round) {
+    report = prefill.prefill("fact-3 x>", "h2");
+    EXPECT_EQ(decode.decode("fact-3 x>", "h2", prefill).get().text, "it is fact-3!");
+    EXPECT_TRUE(report.get());
+    EXPECT_EQ(decode.decode("fact-3 x>", "h2", prefill, 2).get().error->code, "handoff_closed");
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  prefill.expect_empty();
+  decode.expect_empty();
+}
+
 TEST(HandoffService, ADeadPrefillWorkerIsAnErrorAtOnce) {
   auto prefill = std::make_unique<Node>("p", 64, 100);
   Node decode("d", 64, 0);

@@ -29,7 +29,8 @@ ops::PageLayout layout_of(KvDtype dtype) {
 const ops::cpu::Kernels& kernels() { return ops::cpu::kernels_for(ops::cpu::machine_isa()); }
 
 ops::KvScales scales() {
-  ops::KvScales out{.kv_heads = 3};
+  ops::KvScales out;
+  out.kv_heads = 3;
   for (int32_t i = 0; i < kModelLayers * 3; ++i) {
     out.k.push_back(0.01F * static_cast<float>(i + 1));
     out.v.push_back(0.3F / static_cast<float>(i + 1));

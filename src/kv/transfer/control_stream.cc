@@ -2,6 +2,8 @@
 
 #include <charconv>
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include <boost/asio/as_tuple.hpp>
@@ -28,6 +30,7 @@ using asio::awaitable;
 using Socket = asio::generic::stream_protocol::socket;
 using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
+TimePoint now() { return std::chrono::steady_clock::now(); }
 constexpr size_t kLongestPath = sizeof(sockaddr_un::sun_path) - 1;
 
 tl::unexpected<Error> unreachable(const PeerAddress& address, const std::string& why) {
@@ -236,17 +239,36 @@ class AcceptorImpl final : public ControlAcceptor {
 
 // The endpoints that an address stands for.
 awaitable<Result<std::vector<asio::generic::stream_protocol::endpoint>>> resolve(
-    net::Reactor& reactor, const PeerAddress& address) {
+    net::Reactor& reactor, const PeerAddress& address, HostResolver resolver, TimePoint until) {
   std::vector<asio::generic::stream_protocol::endpoint> out;
   if (address.kind == PeerAddress::Kind::kUnix) {
     out.emplace_back(asio::local::stream_protocol::endpoint(address.path));
     co_return out;
   }
-  asio::ip::tcp::resolver resolver(reactor.context());
-  auto [error, found] =
-      co_await resolver.async_resolve(address.host, std::to_string(address.port), kTuple);
-  if (error) co_return unreachable(address, error.message());
-  for (const auto& entry : found) out.emplace_back(entry.endpoint());
+  // The look-up may outlive the reactor, so it leaves its answer where this finds it.
+  struct Answer {
+    std::mutex lock;
+    std::optional<HostAddresses> found;
+  };
+  const auto answer = std::make_shared<Answer>();
+  look_up_host(std::move(resolver), address.host, address.port, [answer](HostAddresses found) {
+    const std::lock_guard guard(answer->lock);
+    answer->found = std::move(found);
+  });
+  const auto arrived = [&answer] {
+    const std::lock_guard guard(answer->lock);
+    return answer->found;
+  };
+  auto found = arrived();
+  for (; !found; found = arrived()) {
+    if (now() >= until)
+      co_return make_error(504, "connect_timeout",
+                           "The host of the prefill worker at " + address.text() +
+                               " could not be looked up in time.");
+    co_await reactor.sleep(std::chrono::milliseconds(10));
+  }
+  if (!*found) co_return tl::unexpected(found->error());
+  for (const HostAddress& entry : **found) out.emplace_back(&entry.name, entry.bytes, IPPROTO_TCP);
   co_return out;
 }
 
@@ -290,17 +312,18 @@ Result<PeerAddress> parse_peer_address(const std::string& text) {
 
 awaitable<Result<std::shared_ptr<ControlStream>>> dial_stream(net::Reactor& reactor,
                                                               const PeerAddress& address,
-                                                              const TlsContext* tls,
-                                                              Duration limit) {
+                                                              const TlsContext* tls, Duration limit,
+                                                              HostResolver resolver) {
   if (address.kind == PeerAddress::Kind::kTls && tls == nullptr)
     co_return unreachable(address, "this worker has no certificate (--handoff-tls-cert)");
-  auto endpoints = co_await resolve(reactor, address);
+  const TimePoint until = now() + limit;
+  auto endpoints = co_await resolve(reactor, address, std::move(resolver), until);
   if (!endpoints) co_return tl::unexpected(endpoints.error());
   std::string why = "it has no address";
   for (const auto& endpoint : *endpoints) {
     auto socket = std::make_shared<Socket>(reactor.context());
     auto done = std::make_shared<bool>(false);
-    reactor.spawn(watch(done, socket, limit));
+    reactor.spawn(watch(done, socket, until - now()));
     auto [error] = co_await socket->async_connect(endpoint, kTuple);
     *done = true;
     if (error) {
@@ -309,7 +332,7 @@ awaitable<Result<std::shared_ptr<ControlStream>>> dial_stream(net::Reactor& reac
     }
     tune(*socket, address.kind);
     if (address.kind == PeerAddress::Kind::kTls)
-      co_return co_await secure(reactor, std::move(*socket), *tls, false, address, limit);
+      co_return co_await secure(reactor, std::move(*socket), *tls, false, address, until - now());
     co_return std::make_shared<PlainStream>(std::move(*socket),
                                             address.kind == PeerAddress::Kind::kUnix);
   }

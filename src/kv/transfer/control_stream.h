@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "kv/transfer/host_lookup.h"
 #include "kv/transfer/tls_context.h"
 #include "net/reactor.h"
 
@@ -37,10 +38,12 @@ class ControlStream {
   virtual int unix_socket() const = 0;                       // -1: it is none
 };
 
-// Errors: 502 "connect_failed". `limit` bounds it; TLS's handshake included. `tls` is needed for
-// "tls:" only and outlives the stream.
+// Errors: 502 "connect_failed", 504 "connect_timeout". `limit` bounds all of it: looking the host
+// up, every address that is tried, TLS's handshake. `tls` is needed for "tls:" only and outlives
+// the stream.
 boost::asio::awaitable<Result<std::shared_ptr<ControlStream>>> dial_stream(
-    net::Reactor& reactor, const PeerAddress& address, const TlsContext* tls, Duration limit);
+    net::Reactor& reactor, const PeerAddress& address, const TlsContext* tls, Duration limit,
+    HostResolver resolver = {});
 
 class ControlAcceptor {
  public:

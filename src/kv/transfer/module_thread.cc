@@ -112,6 +112,7 @@ TransferStatus ModuleThread::post(const std::shared_ptr<Peer>& peer, std::span<c
     if (peer->closed) return TransferStatus::kLost;
     if (peer->bytes_in_flight > 0 && peer->bytes_in_flight + batch.bytes > max_bytes_in_flight_)
       return TransferStatus::kFull;
+    peer->posted = true;
     peer->bytes_in_flight += batch.bytes;
   }
   enqueue([this, shared = std::make_shared<Batch>(std::move(batch))](auto*) {
@@ -124,8 +125,20 @@ void ModuleThread::disconnect(const std::shared_ptr<Peer>& peer) {
   {
     const std::lock_guard guard(lock_);
     peer->closed = true;
+    if (peer->dropped) return;
   }
   call([this, &peer](auto*) { drop(peer); });
+}
+
+void ModuleThread::release(const std::shared_ptr<Peer>& peer) {
+  bool posted = false;
+  {
+    const std::lock_guard guard(lock_);
+    posted = peer->posted;
+    peer->closed = true;
+  }
+  if (posted) return disconnect(peer);
+  enqueue([this, peer](auto*) { drop(peer); });
 }
 
 uint64_t ModuleThread::bytes_in_flight(const Peer& peer) {
@@ -237,6 +250,8 @@ void ModuleThread::drop(const std::shared_ptr<Peer>& peer) {
     if (batch.peer == peer) lost.push_back(id);
   }
   for (const uint64_t id : lost) finish(id, TransferStatus::kLost);
+  const std::lock_guard guard(lock_);
+  peer->dropped = true;
 }
 
 }  // namespace tandem::kv

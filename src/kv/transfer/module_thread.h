@@ -39,6 +39,8 @@ class ModuleThread {
   TransferStatus post(const std::shared_ptr<Peer>& peer, std::span<const Read> reads,
                       Duration limit, Remote::Done done);
   void disconnect(const std::shared_ptr<Peer>& peer);
+  // For the last handle: waits only when something may still be written for it.
+  void release(const std::shared_ptr<Peer>& peer);
   uint64_t bytes_in_flight(const Peer& peer);
   const tandem_transport_v1& module() const { return module_; }
 
@@ -83,8 +85,10 @@ class ModuleThread {
 
 struct ModuleThread::Peer {
   tandem_transport_peer* peer = nullptr;  // the thread's; null once disconnected
-  bool closed = false;                    // guarded by the thread's lock
-  uint64_t bytes_in_flight = 0;           // too
+  bool closed = false;                    // guarded by the thread's lock, as the rest
+  bool posted = false;                    // anything, ever
+  bool dropped = false;                   // the module has disconnected it
+  uint64_t bytes_in_flight = 0;
 };
 
 }  // namespace tandem::kv

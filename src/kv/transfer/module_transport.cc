@@ -26,7 +26,7 @@ class ModuleRemote final : public Remote {
  public:
   ModuleRemote(std::shared_ptr<ModuleThread> thread, std::shared_ptr<ModuleThread::Peer> peer)
       : thread_(std::move(thread)), peer_(std::move(peer)) {}
-  ~ModuleRemote() override { thread_->disconnect(peer_); }
+  ~ModuleRemote() override { thread_->release(peer_); }
   TransferStatus post(std::span<const Read> reads, Duration limit, Done done) override {
     return thread_->post(peer_, reads, limit, std::move(done));
   }

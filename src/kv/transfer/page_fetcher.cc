@@ -28,6 +28,9 @@ struct PageFetcher::Peer {
   FetchSource source;
   size_t in_flight = 0;  // batches
   bool failed = false;
+  bool closing = false;
+  bool closed = false;                         // nothing of it writes any more
+  std::vector<std::shared_ptr<Batch>> ending;  // when it is closed
   // The link's rate: bytes over the time in which something was in flight.
   TimePoint busy_since{};
   double busy_seconds = 0;
@@ -78,12 +81,34 @@ void PageFetcher::close_peer(uint64_t peer) {
   const auto closed = at->second;
   peers_.erase(at);
   closed->failed = true;
-  closed->source.remote->disconnect();  // its completions are posted here
+  begin_closing(closed);
   std::vector<OwnerId> owners;
   for (const auto& [id, owner] : owners_) {
     if (owner.peer == peer) owners.push_back(id);
   }
   for (const OwnerId owner : owners) stop(owner);
+}
+
+// What is in flight completes meanwhile, posted here.
+void PageFetcher::begin_closing(const std::shared_ptr<Peer>& peer) {
+  if (std::exchange(peer->closing, true)) return;
+  closing_.push_back(peer);
+  const auto work = [this, peer] {
+    peer->source.remote->disconnect();
+    reactor_.post([this, peer] { on_closed(peer); });
+  };
+  if (!closer_.submit(work, net::WorkPool::Weight::kLight)) work();
+}
+
+void PageFetcher::on_closed(const std::shared_ptr<Peer>& peer) {
+  peer->closed = true;
+  std::erase(closing_, peer);
+  for (const auto& batch : std::exchange(peer->ending, {})) end(batch, CopyResult::kFailed);
+}
+
+void PageFetcher::finish_closing() {
+  closer_.stop();
+  for (const auto& peer : std::exchange(closing_, {})) peer->source.remote->disconnect();
 }
 
 void PageFetcher::fetch(OwnerId owner, uint64_t peer, FetchRequest request, Answer answer) {
@@ -267,17 +292,20 @@ void PageFetcher::run_step(const std::shared_ptr<Batch>& batch) {
 
 void PageFetcher::fail(const std::shared_ptr<Batch>& batch, TransferStatus status) {
   Peer& peer = *batch->peer;
-  const FetchSource& source = peer.source;
-  // Ends the others too; after it nothing writes any more. (A peer that has failed before is
-  // disconnected already. kLost alone says nothing about what was still on its way.)
-  if (source.fence == Fence::kConnection && !peer.failed) source.remote->disconnect();
-  batch->unfenced = source.fence == Fence::kNone;
   // A peer that is late once is late for everybody: its pages are better computed elsewhere.
   if (!std::exchange(peer.failed, true)) {
     const Error error = transfer_error(status, "of a handoff");
     observe::log_warning("{}", error.message);
     if (on_peer_failed) on_peer_failed(batch->peer_id);
   }
+  // The end of the connection ends the others too; after it nothing writes any more. (kLost alone
+  // says nothing about what was still on its way.)
+  if (peer.source.fence == Fence::kConnection && !peer.closed) {
+    peer.ending.push_back(batch);
+    begin_closing(batch->peer);
+    return;
+  }
+  batch->unfenced = peer.source.fence == Fence::kNone;
   end(batch, batch->unfenced ? CopyResult::kUnfenced : CopyResult::kFailed);
 }
 

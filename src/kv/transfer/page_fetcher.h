@@ -12,7 +12,9 @@
 // within about `limit` of its last batch's turn. Bytes go straight into the page unless the step
 // asks for a stage.
 //
-// Everything on the reactor's thread, but for PageStep::finish, which runs on the pool.
+// Everything on the reactor's thread, but for PageStep::finish, which runs on the pool, and
+// Remote::disconnect(), which may wait for a transport that waits for a dead peer: it runs on a
+// thread of its own, and what only it can fence is answered after it.
 #pragma once
 
 #include <cstdint>
@@ -82,6 +84,8 @@ class PageFetcher {
   void open_peer(uint64_t peer, FetchSource source);
   // Disconnects; what is in flight is answered (later). Idempotent.
   void close_peer(uint64_t peer);
+  // After the reactor's end: returns when every peer that was closed is disconnected.
+  void finish_closing();
   // `peer` has failed on the transport: its connection is to be closed.
   std::function<void(uint64_t peer)> on_peer_failed;
 
@@ -108,6 +112,8 @@ class PageFetcher {
   void on_generations(std::shared_ptr<Batch> batch, TransferStatus status);
   void run_step(const std::shared_ptr<Batch>& batch);
   void fail(const std::shared_ptr<Batch>& batch, TransferStatus status);
+  void begin_closing(const std::shared_ptr<Peer>& peer);
+  void on_closed(const std::shared_ptr<Peer>& peer);
   void end(const std::shared_ptr<Batch>& batch, CopyResult result);
 
   net::Reactor& reactor_;
@@ -120,6 +126,8 @@ class PageFetcher {
   uint64_t next_batch_ = 1;
   std::map<uint64_t, std::shared_ptr<Batch>> batches_;  // in flight
   bool pumping_ = false;
+  std::vector<std::shared_ptr<Peer>> closing_;  // not disconnected yet
+  net::WorkPool closer_{1, 1024};
 };
 
 }  // namespace tandem::kv

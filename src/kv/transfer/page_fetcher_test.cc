@@ -1,6 +1,7 @@
 #include "kv/transfer/page_fetcher.h"
 
 #include <cstring>
+#include <future>
 
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // A peer whose answers the test gives itself.
-class HandRemote final : public Remote {
+class HandRemote : public Remote {
  public:
   struct Posted {
     std::vector<Read> reads;
@@ -220,6 +221,34 @@ TEST_F(PageFetcherTest, WhatCannotBeFencedSaysSo) {
     EXPECT_EQ(other->pages[0], CopyResult::kFailed);
     EXPECT_EQ(fenced->disconnects, 1) << "before the pages are said to be free";
   }
+}
+
+// As over a module whose thread waits for a dead peer.
+TEST_F(PageFetcherTest, ADisconnectThatTakesLongHoldsUpOnlyItsOwnPages) {
+  struct SlowRemote final : HandRemote {
+    void disconnect() override {
+      open.get_future().wait();
+      HandRemote::disconnect();
+    }
+    std::promise<void> open;
+  };
+  const auto slow = std::make_shared<SlowRemote>();
+  open(2, slow, Fence::kConnection);
+  const auto late = fetch(1, 0, 8, {}, 2);
+  auto first = std::move(slow->posted.front());
+  slow->posted.erase(slow->posted.begin());
+  first.done(TransferStatus::kTimeout);
+  turn();
+  fetcher_.close_peer(2);
+  const auto others = fetch(3, 0, 6);
+  answer_all();
+  EXPECT_EQ(others->given, 6U) << "the reactor went on";
+  EXPECT_EQ(late->given, 2U) << "what was not begun; the rest may still be written";
+  slow->open.set_value();
+  for (int i = 0; i < 100 && late->given < 8; ++i) turn();
+  EXPECT_EQ(late->given, 8U);
+  for (const auto result : late->pages) EXPECT_EQ(result, CopyResult::kFailed);
+  EXPECT_EQ(slow->disconnects, 1);
 }
 
 TEST_F(PageFetcherTest, RangesOutsideThePeersPagesAreRefused) {

@@ -471,7 +471,7 @@ awaitable<Result<std::shared_ptr<PeerConnection>>> dial_peer(net::Reactor& react
   const auto parsed = parse_peer_address(address);
   if (!parsed) co_return tl::unexpected(parsed.error());
   const Duration limit = options.connect;
-  auto stream = co_await dial_stream(reactor, *parsed, options.tls, limit);
+  auto stream = co_await dial_stream(reactor, *parsed, options.tls, limit, options.resolver);
   if (!stream) co_return tl::unexpected(stream.error());
   auto connection = std::make_shared<Connection>(reactor, std::move(*stream), std::move(options));
   auto done = std::make_shared<bool>(false);

@@ -44,6 +44,7 @@ struct PeerOptions {
   std::string secret;
   std::vector<OfferedTransport> transports;  // in order of preference
   const TlsContext* tls = nullptr;           // for "tls:" addresses
+  HostResolver resolver = {};                // of their hosts' names
   Duration heartbeat = std::chrono::milliseconds(500);
   Duration silence = std::chrono::seconds(3);  // nothing received for so long: the peer is lost
   Duration connect = std::chrono::seconds(2);  // dialing and hello together

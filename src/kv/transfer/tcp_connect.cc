@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,12 +27,12 @@ int left_ms(TimePoint until) {
 }
 
 // A connected, blocking socket, or -1.
-int dial(const addrinfo& to, TimePoint until) {
-  const int file = socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+int dial(const HostAddress& to, TimePoint until) {
+  const int file = socket(to.name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (file < 0) return -1;
   int error = 0;
   socklen_t size = sizeof error;
-  if (connect(file, to.ai_addr, to.ai_addrlen) != 0) {
+  if (connect(file, reinterpret_cast<const sockaddr*>(&to.name), to.bytes) != 0) {
     pollfd waits{file, POLLOUT, 0};
     if (errno != EINPROGRESS || poll(&waits, 1, left_ms(until)) != 1 ||
         getsockopt(file, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
@@ -78,20 +77,16 @@ Result<std::shared_ptr<Remote>> connect_remote(const Address& address, const std
                                                const PeerKey& key, const RemoteOptions& options,
                                                TimePoint until) {
   if (key.id.size() != kIdBytes) return internal_error("A data stream's key has no id.");
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error =
-          getaddrinfo(host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
-      error != 0) {
-    return lost(gai_strerror(error));
+  const HostAddresses found = look_up_host_until(options.resolver, host, address.port, until);
+  if (!found) {
+    return make_error(found.error().status,
+                      found.error().status == 504 ? "transfer_timeout" : "transfer_lost",
+                      found.error().message);
   }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
   std::vector<std::unique_ptr<DataSocket>> sockets;
   for (int i = 0; i < options.streams; ++i) {
     int file = -1;
-    for (const addrinfo* to = found; to != nullptr && file < 0; to = to->ai_next)
-      file = dial(*to, until);
+    for (size_t at = 0; at < found->size() && file < 0; ++at) file = dial((*found)[at], until);
     if (file < 0) return lost("nobody answers at " + host + ":" + std::to_string(address.port));
     sockets.push_back(std::make_unique<DataSocket>(file));
     TANDEM_CHECK(attach(*sockets.back(), address, host, key, options.tls, until));

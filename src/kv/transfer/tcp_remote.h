@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "kv/transfer/data_socket.h"
+#include "kv/transfer/host_lookup.h"
 #include "kv/transfer/tcp_wire.h"
 #include "kv/transfer/transport.h"
 
@@ -28,6 +29,7 @@ struct RemoteOptions {
   uint64_t chunk_bytes = uint64_t{1} << 20;
   uint64_t max_bytes_in_flight = uint64_t{256} << 20;
   const TlsContext* tls = nullptr;
+  HostResolver resolver = {};
 };
 
 // Blocks until all streams are attached. Errors: 502 "transfer_lost", "transfer_refused"; 504

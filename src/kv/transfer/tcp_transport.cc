@@ -52,7 +52,8 @@ class TcpTransport final : public Transport {
     }
     const tcp::RemoteOptions options{.streams = options_.streams,
                                      .max_bytes_in_flight = options_.max_bytes_in_flight,
-                                     .tls = options_.tls};
+                                     .tls = options_.tls,
+                                     .resolver = options_.resolver};
     const TimePoint until = std::chrono::steady_clock::now() + limit;
     const std::lock_guard guard(lock_);
     for (auto at = dials_.begin(); at != dials_.end();) {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "kv/transfer/host_lookup.h"
 #include "kv/transfer/transport.h"
 
 namespace tandem::kv {
@@ -27,6 +28,7 @@ struct TcpTransportOptions {
   uint64_t max_bytes_in_flight = uint64_t{256} << 20;  // per peer
   bool use_file = true;             // else large ranges are copied into the socket
   const TlsContext* tls = nullptr;  // then it is named "tls"; outlives the transport
+  HostResolver resolver = {};       // of peers' names
 };
 
 std::unique_ptr<Transport> make_tcp_transport(TcpTransportOptions options);
