@@ -43,3 +43,13 @@ add_dependencies(modules_test tandem_transport_mooncake stub_transfer_engine)
 set_target_properties(modules_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 add_test(NAME modules COMMAND modules_test)
 set_tests_properties(modules PROPERTIES TIMEOUT 120)
+
+if(TANDEM_FUZZERS)
+  add_executable(module_descriptor_fuzz modules/module_descriptor_fuzz.cc)
+  target_include_directories(module_descriptor_fuzz PRIVATE
+    ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/modules)
+  target_compile_options(module_descriptor_fuzz PRIVATE -fsanitize=fuzzer)
+  target_link_options(module_descriptor_fuzz PRIVATE -fsanitize=fuzzer)
+  set_target_properties(module_descriptor_fuzz PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
+endif()

@@ -15,6 +15,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <poll.h>
@@ -170,6 +171,25 @@ inline std::string encode_descriptor(std::string_view kind, const ExposedMemory&
   std::string out(kind);
   detail::append(out, detail::digest(rest));
   return out + rest;
+}
+
+// What an engine's expose() gives out: the memory, its token's place and `parts`.
+inline int32_t write_descriptor(std::string_view kind, const void* memory, uint64_t bytes,
+                                const Token& token, std::vector<std::string> parts,
+                                void* descriptor, uint64_t* descriptor_bytes,
+                                tandem_transport_error* error) {
+  ExposedMemory out;
+  out.base = reinterpret_cast<uintptr_t>(memory);
+  out.bytes = bytes;
+  out.token_at = reinterpret_cast<uintptr_t>(token.bytes.data());
+  std::copy_n(token.bytes.begin(), Token::kSize, out.token.begin());
+  out.parts = std::move(parts);
+  const std::string encoded = encode_descriptor(kind, out);
+  if (encoded.size() > *descriptor_bytes)
+    return say(error, TANDEM_TRANSPORT_INVALID, "there is no room for the descriptor");
+  std::memcpy(descriptor, encoded.data(), encoded.size());
+  *descriptor_bytes = encoded.size();
+  return TANDEM_TRANSPORT_OK;
 }
 
 // Nothing when it is not of this kind, was cut or changed, or holds another number of parts.

@@ -62,18 +62,8 @@ int32_t tandem_transport_engine::expose(const void* memory, uint64_t bytes, void
   char name[256] = {};
   if (mooncake_.local_address(engine_, name, sizeof name) != 0 || name[0] == 0)
     return say(error, TANDEM_TRANSPORT_FAILED, "Mooncake does not know its own address");
-  ExposedMemory out;
-  out.base = reinterpret_cast<uintptr_t>(memory);
-  out.bytes = bytes;
-  out.token_at = reinterpret_cast<uintptr_t>(token_.bytes.data());
-  std::copy_n(token_.bytes.begin(), Token::kSize, out.token.begin());
-  out.parts = {name};
-  const std::string encoded = encode_descriptor(kKind, out);
-  if (encoded.size() > *descriptor_bytes)
-    return say(error, TANDEM_TRANSPORT_INVALID, "there is no room for the descriptor");
-  std::memcpy(descriptor, encoded.data(), encoded.size());
-  *descriptor_bytes = encoded.size();
-  return TANDEM_TRANSPORT_OK;
+  return write_descriptor(kKind, memory, bytes, token_, {name}, descriptor, descriptor_bytes,
+                          error);
 }
 
 int32_t tandem_transport_engine::register_local(void* memory, uint64_t bytes,

@@ -153,20 +153,14 @@ int32_t tandem_transport_engine::expose(const void* memory, uint64_t bytes, void
   size_t address_bytes = 0;
   if (ucp_worker_get_address(worker, &address, &address_bytes) != UCS_OK)
     return say(error, TANDEM_TRANSPORT_FAILED, "UCX has no address");
-  ExposedMemory out;
-  out.base = reinterpret_cast<uintptr_t>(memory);
-  out.bytes = bytes;
-  out.token_at = reinterpret_cast<uintptr_t>(token.bytes.data());
-  std::copy_n(token.bytes.begin(), Token::kSize, out.token.begin());
-  out.parts = {std::string(reinterpret_cast<const char*>(address), address_bytes),
-               pack_key(exposed_memory), pack_key(token_memory)};
+  std::vector<std::string> parts = {
+      std::string(reinterpret_cast<const char*>(address), address_bytes), pack_key(exposed_memory),
+      pack_key(token_memory)};
   ucp_worker_release_address(worker, address);
-  const std::string encoded = tandem::modules::encode_descriptor(kKind, out);
-  if (out.parts[1].empty() || out.parts[2].empty() || encoded.size() > *descriptor_bytes)
+  if (parts[1].empty() || parts[2].empty())
     return say(error, TANDEM_TRANSPORT_FAILED, "UCX has no key for the memory");
-  std::memcpy(descriptor, encoded.data(), encoded.size());
-  *descriptor_bytes = encoded.size();
-  return TANDEM_TRANSPORT_OK;
+  return tandem::modules::write_descriptor(kKind, memory, bytes, token, std::move(parts),
+                                           descriptor, descriptor_bytes, error);
 }
 
 int32_t tandem_transport_engine::register_local(void* memory, uint64_t bytes,
