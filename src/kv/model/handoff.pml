@@ -9,6 +9,9 @@
  * being told; timers may fire at any moment at which they are armed. As soon as a page is free
  * somebody else takes it and writes other bytes.
  *
+ * With UNFENCED the transport cannot stop a copy: one that is given up may still write, so its page
+ * keeps its writer (quarantine), which only the process's end takes.
+ *
  * Properties
  *   - no read of a reallocated page is believed: a sequence that starts has the handoff's bytes;
  *   - no page is given out while a connected peer reads it, or a copy still writes into it;
@@ -17,8 +20,9 @@
  *     (checked apart: every infinite run would be one without progress).
  *
  * What mirrors what
- *   Sender     kv/handoff/send_handoff.cc (on_open, on_grant, on_ack, on_abort, on_abort_ack,
- *              on_peer_lost, on_cancel, on_time, abort_attempt, end_attempt) over the counts of
+ *   Sender     kv/handoff/send_handoff.cc (on_open, on_grant, on_busy, on_ack, on_abort, on_abort_ack,
+ *              on_peer_lost, on_cancel, on_time, abort_attempt, end_attempt; on_renew only moves a
+ *              timer, which here may fire at any moment) over the counts of
  *              kv/pages/page_pool.cc (add_reader, drop)
  *   Receiver   kv/handoff/receive_handoff.cc (on_offer .. on_started, on_abort, fail, settle), the
  *              copy itself kv/transfer's page reader
@@ -33,12 +37,13 @@
  *   NO_COVERAGE     a commit is believed although a copy failed
  *   NO_FENCE        nothing ends the wait for an acknowledgement that does not come
  *   FENCE_LEAKS     a peer that is fenced keeps its readers
+ *   NO_QUARANTINE   (with UNFENCED) a page that may still be written is given back
  */
 
 #define OURS 1
 #define THEIRS 2
 
-mtype = { OPEN, OFFER, GRANT, PUSH, ACK, ABORT, ABORT_ACK, LOST, CLOSED };
+mtype = { OPEN, OFFER, GRANT, BUSY, PUSH, RENEW, ACK, ABORT, ABORT_ACK, LOST, CLOSED };
 
 /* From receivers: kind, attempt, connection. To the receiver of an attempt: kind, generation. */
 chan to_sender = [5] of { mtype, byte, byte };
@@ -84,6 +89,16 @@ bool used[2];                /* somebody had it */
 #define COVERED 4
 byte copy[2];                /* by attempt: what became of its copy */
 #define COPYING(a) (copy[a] == ASKED || copy[a] == HALF || copy[a] == WHOLE)
+#ifdef UNFENCED
+bool stray[2];               /* by attempt: its copy was given up and may still write */
+#ifdef NO_QUARANTINE
+#define STRAY(a) false
+#else
+#define STRAY(a) stray[a]
+#endif
+#else
+#define STRAY(a) false
+#endif
 #define CONNECTED(a) (opened[a] && dialed[a] == connection[HOST(a)])
 
 /* --- the prefill worker ------------------------------------------------------------------------ */
@@ -183,6 +198,12 @@ active proctype Sender() {
           SEND(a, PUSH, generation)
        :: else
        fi; a = 0; c = 0 }
+  :: atomic { to_sender?BUSY,a,c ->
+       if
+       :: c == connection[HOST(a)] && current == a && !granted -> current = 2
+       :: else
+       fi; a = 0; c = 0 }
+  :: to_sender?RENEW,_,_
   :: atomic { to_sender?ACK,a,c ->
        if
        :: c == connection[HOST(a)] && current == a && granted -> end_current(); finish()
@@ -253,6 +274,8 @@ end_done:
        :: else
        fi; a = 0; c = 0 }
   :: to_sender?GRANT,_,_
+  :: to_sender?BUSY,_,_
+  :: to_sender?RENEW,_,_
   :: to_sender?ACK,_,_
   :: to_sender?ABORT,_,_
   :: to_sender?ABORT_ACK,_,_
@@ -292,6 +315,16 @@ active proctype SenderTenant() {
 #define ALL_COVERED (copy[a] == COVERED)
 #define FAILED farewell = ABORT; goto draining
 #endif
+#ifdef UNFENCED
+#define GIVEN_UP COPYING(a) -> stray[a] = (copy[a] != WHOLE)
+#else
+#define GIVEN_UP copy[a] == ASKED || copy[a] == WHOLE ->  /* stopped, or done */ skip
+#endif
+#if defined(UNFENCED) && !defined(NO_QUARANTINE)
+#define MAY_RELEASE (reserved[a] && !stray[a])
+#else
+#define MAY_RELEASE reserved[a]
+#endif
 #ifdef EARLY_RELEASE
 #define EARLY(target) atomic { RELEASE(target); SAY_FAREWELL; farewell = CLOSED };
 #else
@@ -310,7 +343,8 @@ active proctype SenderTenant() {
 
 #define READ_STEPS(target) \
   :: atomic { copy[a] == ASKED -> target[0] = source[0]; copy[a] = HALF } \
-  :: atomic { copy[a] == HALF -> target[1] = source[1]; copy[a] = WHOLE }
+  :: atomic { copy[a] == HALF -> target[1] = source[1]; copy[a] = WHOLE; \
+       if :: SAY(RENEW) :: skip fi }
 
 /* A channel or an array cannot be chosen by an expression, so the body is a macro. */
 #define BODY(a_, inbox, target) \
@@ -319,7 +353,11 @@ active proctype SenderTenant() {
   atomic { dialed[a] = connection[HOST(a)]; opened[a] = true; SAY(OPEN) }; \
   /* OPENING */ \
   if \
-  :: atomic { inbox?OFFER,_ -> reserved[a] = true; used[a] = true; SAY(GRANT) } \
+  :: atomic { inbox?OFFER,_ -> \
+       if \
+       :: reserved[a] = true; used[a] = true; SAY(GRANT) \
+       :: trouble > 0 -> trouble--; SAY(BUSY); goto over \
+       fi } \
   :: atomic { inbox?ABORT,_ -> SAY(ABORT_ACK); goto over } \
   :: atomic { inbox?CLOSED,_ -> goto over } \
   :: atomic { trouble > 0 -> trouble--; SAY(ABORT); goto over } \
@@ -342,12 +380,12 @@ draining: \
   EARLY(target) \
   do \
   READ_STEPS(target) \
-  :: atomic { copy[a] == ASKED || copy[a] == WHOLE -> copy[a] = NONE }  /* stopped, or done */ \
+  :: atomic { GIVEN_UP; copy[a] = NONE } \
   :: atomic { inbox?ABORT,_ -> farewell = ABORT_ACK } \
   :: atomic { inbox?CLOSED,_ -> farewell = CLOSED } \
   :: atomic { !COPYING(a) -> break } \
   od; \
-  atomic { copy[a] = NONE; if :: reserved[a] -> RELEASE(target) :: else fi; SAY_FAREWELL }; \
+  atomic { copy[a] = NONE; if :: MAY_RELEASE -> RELEASE(target) :: else -> reserved[a] = false fi; SAY_FAREWELL }; \
 over: \
   atomic { wanted = 0; farewell = CLOSED; ended[a] = true }; \
 end_over: \
@@ -365,6 +403,17 @@ end_dead: \
 
 active proctype Receiver0() { BODY(0, to_receiver0, target0) }
 active proctype Receiver1() { BODY(1, to_receiver1, target1) }
+
+#ifdef UNFENCED
+/* What was given up writes, once, at any time. */
+active proctype Stray() {
+end_stray:
+  if
+  :: atomic { stray[0] -> target0[0] = OURS }
+  :: atomic { stray[1] -> target1[0] = OURS }
+  fi
+}
+#endif
 
 /* One of the decode workers may die, and the sender may or may not be told. */
 inline die() {
@@ -392,6 +441,8 @@ active proctype Rest() {
     assert(readers == 0);
     assert(owners == 0);
     assert(!reserved[0] && !reserved[1]);
-    assert(dead[HOST(0)] || (target0[0] == THEIRS && target0[1] == THEIRS) || !used[0]);
-    assert(dead[HOST(1)] || (target1[0] == THEIRS && target1[1] == THEIRS) || !used[1]) }
+    assert(dead[HOST(0)] || STRAY(0) ||
+           (target0[0] == THEIRS && target0[1] == THEIRS) || !used[0]);
+    assert(dead[HOST(1)] || STRAY(1) ||
+           (target1[0] == THEIRS && target1[1] == THEIRS) || !used[1]) }
 }
