@@ -12,12 +12,14 @@
  * With UNFENCED the transport cannot stop a copy: one that is given up may still write, so its page
  * keeps its writer (quarantine), which only the process's end takes.
  *
- * Properties
- *   - no read of a reallocated page is believed: a sequence that starts has the handoff's bytes;
- *   - no page is given out while a connected peer reads it, or a copy still writes into it;
- *   - no page leaks: at rest every count is zero;
- *   - every wait ends: no state without a next step but the ends marked here, and no cycle
- *     (checked apart: every infinite run would be one without progress).
+ * Properties, each with the name under which it is reported; -DONLY=NAME looks at that one alone
+ *   BELIEVED   no read of a reallocated page is believed: a sequence that starts has the handoff's bytes
+ *   READ       no page is given out while a connected peer reads it
+ *   WRITTEN    no page is given out while a copy still writes into it: whoever gets it next finds its
+ *              own bytes in it at the end
+ *   LEAKED     no page leaks: at rest every count is zero
+ *   every wait ends (an "invalid end state"): no state without a next step but the ends marked here
+ *   every run ends (a "non-progress cycle", checked apart, with TROUBLE bounded)
  *
  * What mirrors what
  *   Sender     kv/handoff/send_handoff.cc (on_open, on_grant, on_busy, on_ack, on_abort, on_abort_ack,
@@ -28,7 +30,7 @@
  *              copy itself kv/transfer's page reader
  *   SenderTenant, RELEASE   anybody else who allocates from the same PagePool, on either side
  *
- * Each of these switches takes one protection away; then a property must fail:
+ * Each of these switches takes one protection away; scripts/spin.sh knows which property must fail then:
  *   NO_READERS      the pool does not count readers
  *   NO_GENERATION   the receiver does not compare generations after reading
  *   TIME_FREES      a timer drops readers without closing the connection
@@ -37,8 +39,23 @@
  *   NO_COVERAGE     a commit is believed although a copy failed
  *   NO_FENCE        nothing ends the wait for an acknowledgement that does not come
  *   FENCE_LEAKS     a peer that is fenced keeps its readers
+ *   IDLE_RENEW      the receiver renews although its copy does not get on
  *   NO_QUARANTINE   (with UNFENCED) a page that may still be written is given back
  */
+
+/* A property that fails is set, so that what spin prints is its name. */
+#ifndef ONLY
+#define ONLY EVERY
+#endif
+#define EVERY 15
+#define BELIEVED 1
+#define READ 2
+#define WRITTEN 4
+#define LEAKED 8
+bool broken_BELIEVED, broken_READ, broken_WRITTEN, broken_LEAKED;
+#define MUST(name, broken, condition) \
+  broken = ((ONLY & name) && !(condition)); \
+  assert(!broken)
 
 #define OURS 1
 #define THEIRS 2
@@ -292,8 +309,7 @@ end_done:
 /* Whoever is next takes the page and writes other bytes; that it holds it for a while adds nothing. */
 active proctype SenderTenant() {
   atomic { owners == 0 && FREE ->
-    assert(!(CONNECTED(0) && COPYING(0)));
-    assert(!(CONNECTED(1) && COPYING(1)));
+    MUST(READ, broken_READ, !(CONNECTED(0) && COPYING(0)) && !(CONNECTED(1) && COPYING(1)));
     generation++;
     source[0] = THEIRS;
     source[1] = THEIRS }
@@ -341,7 +357,14 @@ active proctype SenderTenant() {
   :: else \
   fi
 
+#ifdef IDLE_RENEW
+#define IDLE :: atomic { copy[a] == HALF -> SAY(RENEW) }
+#else
+#define IDLE
+#endif
+
 #define READ_STEPS(target) \
+  IDLE \
   :: atomic { copy[a] == ASKED -> target[0] = source[0]; copy[a] = HALF } \
   :: atomic { copy[a] == HALF -> target[1] = source[1]; copy[a] = WHOLE; \
        if :: SAY(RENEW) :: skip fi }
@@ -369,7 +392,7 @@ active proctype SenderTenant() {
   READ_STEPS(target) \
   :: atomic { copy[a] == WHOLE -> if :: INTACT -> copy[a] = COVERED :: else -> copy[a] = NONE; FAILED fi } \
   :: atomic { ALL_COVERED -> \
-       assert(target[0] == OURS && target[1] == OURS); \
+       MUST(BELIEVED, broken_BELIEVED, target[0] == OURS && target[1] == OURS); \
        RELEASE(target); copy[a] = NONE; SAY(ACK); goto over } \
   :: atomic { inbox?ABORT,_ -> farewell = ABORT_ACK; goto draining } \
   :: atomic { inbox?CLOSED,_ -> farewell = CLOSED; goto draining } \
@@ -436,13 +459,10 @@ active proctype Fate() {
 
 /* At rest nothing is held. */
 #define ENDED(a) (ended[a] || dead[HOST(a)])
+#define THEIRS_OR_NOBODYS(a, target) \
+  (dead[HOST(a)] || STRAY(a) || !used[a] || (target[0] == THEIRS && target[1] == THEIRS))
 active proctype Rest() {
   atomic { forgotten && ENDED(0) && ENDED(1) && empty(to_sender) && empty(to_receiver0) && empty(to_receiver1) ->
-    assert(readers == 0);
-    assert(owners == 0);
-    assert(!reserved[0] && !reserved[1]);
-    assert(dead[HOST(0)] || STRAY(0) ||
-           (target0[0] == THEIRS && target0[1] == THEIRS) || !used[0]);
-    assert(dead[HOST(1)] || STRAY(1) ||
-           (target1[0] == THEIRS && target1[1] == THEIRS) || !used[1]) }
+    MUST(LEAKED, broken_LEAKED, readers == 0 && owners == 0 && !reserved[0] && !reserved[1]);
+    MUST(WRITTEN, broken_WRITTEN, THEIRS_OR_NOBODYS(0, target0) && THEIRS_OR_NOBODYS(1, target1)) }
 }
