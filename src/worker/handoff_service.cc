@@ -160,7 +160,7 @@ Status HandoffService::adopt(PeerId id, const std::shared_ptr<kv::PeerConnection
     if (const auto at = peers_.find(old); at != peers_.end()) at->second.connection->close();
   }
   const auto refuse = [&](Error error) -> Status {
-    connection->start([](HandoffFrame /*frame*/) {}, [] {});
+    connection->start([](const HandoffFrame& /*frame*/) {}, [] {});
     connection->close();
     return tl::unexpected(std::move(error));
   };

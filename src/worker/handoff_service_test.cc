@@ -152,13 +152,15 @@ TEST(HandoffService, CancellingEitherSideLeavesNoPage) {
         "number fact-" + std::to_string(i) + " " + std::string(random() % 60, 'x') + ">";
     auto report = prefill.prefill(prompt, id);
     std::shared_ptr<HandoffService::DecodeLeg> leg;
-    auto answer = decode.decode(prompt, id, prefill, 1, &leg);
+    const auto answer = decode.decode(prompt, id, prefill, 1, &leg);
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 60));
     if (random() % 2 != 0) {
       decode.service->cancel_decode(leg);
       prefill.service->cancel_prefill(id, Error{499, "client_closed_request", "gone"});
     } else {
       prefill.service->cancel_prefill(id, Error{499, "client_closed_request", "gone"});
+      EXPECT_EQ(answer.wait_for(std::chrono::seconds(1)), std::future_status::ready)
+          << "decode is told, and at once";
     }
     (void)report.get();
   }
@@ -273,12 +275,14 @@ TEST(HandoffService, WhyAPrefillEndedIsToldAtOnceToWhoeverDials) {
 TEST(HandoffService, ADeadPrefillWorkerIsAnErrorAtOnce) {
   auto prefill = std::make_unique<Node>("p", 64, 100);
   Node decode("d", 64, 0);
-  auto report = prefill->prefill("a long prompt with fact-4 that takes a while to compute>", "h1");
+  const auto report =
+      prefill->prefill("a long prompt with fact-4 that takes a while to compute>", "h1");
   auto answer =
       decode.decode("a long prompt with fact-4 that takes a while to compute>", "h1", *prefill);
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
   const auto before = std::chrono::steady_clock::now();
   prefill.reset();
+  EXPECT_EQ(report.wait_for(std::chrono::seconds(1)), std::future_status::ready);
   const Collected got = answer.get();
   ASSERT_TRUE(got.error);
   EXPECT_EQ(got.error->status, 502);

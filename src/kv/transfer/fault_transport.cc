@@ -241,8 +241,8 @@ class FaultTransport final : public Transport {
   Fence fence() const override { return inside_->fence(); }
   bool within_process() const override { return inside_->within_process(); }
   bool passes_file() const override { return inside_->passes_file(); }
-  bool serve_views(std::shared_ptr<const SourceViews> views) override {
-    return inside_->serve_views(std::move(views));
+  bool serve_views(const std::shared_ptr<const SourceViews>& views) override {
+    return inside_->serve_views(views);
   }
   bool serves_views() const override { return inside_->serves_views(); }
   Result<Descriptor> expose(std::span<const std::byte> memory, int file) override {

@@ -241,7 +241,10 @@ TEST_F(PageFetcherTest, ADisconnectThatTakesLongHoldsUpOnlyItsOwnPages) {
   turn();
   fetcher_.close_peer(2);
   const auto others = fetch(3, 0, 6);
-  answer_all();
+  for (int i = 0; i < 50 && others->given < 6; ++i) {
+    remote_->answer(*arena_);
+    turn();
+  }
   EXPECT_EQ(others->given, 6U) << "the reactor went on";
   EXPECT_EQ(late->given, 2U) << "what was not begun; the rest may still be written";
   slow->open.set_value();

@@ -20,8 +20,8 @@ class TcpTransport final : public Transport {
   std::string_view name() const override { return options_.tls != nullptr ? "tls" : "tcp"; }
   Fence fence() const override { return Fence::kLocal; }
   Status register_local(std::span<std::byte> /*memory*/) override { return {}; }
-  bool serve_views(std::shared_ptr<const SourceViews> views) override {
-    views_ = std::move(views);
+  bool serve_views(const std::shared_ptr<const SourceViews>& views) override {
+    views_ = views;
     return true;
   }
   bool serves_views() const override { return views_ != nullptr; }

@@ -84,7 +84,7 @@ TEST(TcpTransport, TlsWantsACertificateOfTheOwnAuthorities) {
   const auto stranger = Reader::start(subject(other->get()));
   EXPECT_FALSE(stranger->connect(exposer->descriptor));
   const auto plain = Reader::start(subject());
-  EXPECT_FALSE(plain->connect(exposer->descriptor));
+  EXPECT_FALSE(plain->connect(exposer->descriptor, test_key(), std::chrono::milliseconds(500)));
   const auto reader = Reader::start(subject(test_tls()));
   const auto remote = reader->connect(exposer->descriptor);
   EXPECT_TRUE(remote) << remote.error().message;

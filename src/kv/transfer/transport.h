@@ -113,7 +113,7 @@ class Transport {
   virtual bool passes_file() const { return false; }     // its descriptors come with a file
   // Where the sending side copies anyway, what it exposes can also be read through views. Before
   // expose(). False: this transport has no such thing.
-  virtual bool serve_views(std::shared_ptr<const SourceViews> /*views*/) { return false; }
+  virtual bool serve_views(const std::shared_ptr<const SourceViews>& /*views*/) { return false; }
   virtual bool serves_views() const { return false; }
 
   // Memory that admitted peers may read; it outlives the transport. `file` maps the same bytes from

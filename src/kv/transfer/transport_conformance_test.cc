@@ -69,6 +69,7 @@ TEST_P(TransportConformance, ManySmallReadsInOneBatch) {
   start();
   ASSERT_TRUE(remote_);
   std::vector<Read> reads;
+  reads.reserve(4096);
   for (uint64_t i = 0; i < 4096; ++i) reads.push_back({i * 4097, local(i * 8), 8});
   ASSERT_EQ(read_now(*remote_, reads), TransferStatus::kOk);
   for (uint64_t i = 0; i < 4096; ++i) ASSERT_TRUE(reader_->holds(i * 8, i * 4097, 8)) << i;

@@ -126,12 +126,13 @@ struct Reader {
   }
 
   Result<std::shared_ptr<Remote>> connect(const Descriptor& descriptor,
-                                          const PeerKey& key = test_key()) const {
+                                          const PeerKey& key = test_key(),
+                                          Duration limit = std::chrono::seconds(3)) const {
     auto promise = std::make_shared<std::promise<Result<std::shared_ptr<Remote>>>>();
     auto future = promise->get_future();
     Descriptor own = descriptor;
     if (own.file >= 0) own.file = dup(own.file);
-    transport->connect(own, key, "127.0.0.1", std::chrono::seconds(3),
+    transport->connect(own, key, "127.0.0.1", limit,
                        [promise](auto result) { promise->set_value(std::move(result)); });
     if (future.wait_for(std::chrono::seconds(10)) != std::future_status::ready)
       return internal_error("connect never ended");
