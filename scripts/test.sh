@@ -101,7 +101,7 @@ all)
   part "model" model
   part "unit tests" unit release
   part "model of the handoff" scripts/spin.sh
-  part "lint" env TANDEM_TIDY_FILES="${TANDEM_TIDY_FILES:-40}" scripts/lint.sh changed
+  part "lint" env TANDEM_TIDY_FILES="${TANDEM_TIDY_FILES:-24}" scripts/lint.sh changed
   part "python environment" venv
   part "end-to-end tests" end_to_end build/release/tandem quick
   part "end-to-end tests at a lower instruction set" levels
