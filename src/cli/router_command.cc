@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/router_flags.h"
+#include "cli/tokenizer_file.h"
 #include "net/heap.h"
 #include "net/stream.h"
 #include "observe/log.h"
@@ -48,6 +49,7 @@ void RouterFlags::declare(config::Options& options) {
                 "what would wait longer is answered 429 with Retry-After");
   options.list(admin_keys, "admin-key", "KEY",
                "keys of the routes that change the fleet (/router/workers); none: the API keys");
+  options.value(kv_index, "kv-index", "SIZE", "memory for what is known of the workers' caches");
   options.value(heartbeat, "heartbeat", "TIME",
                 "a comment in streams that were silent so long, for proxies that give up; 0: none");
   options.value(retry_percent, "retry-budget", "PERCENT",
@@ -71,6 +73,7 @@ router::RouterOptions RouterFlags::router_options() const {
   options.admission.max_queued = static_cast<size_t>(max_queued);
   options.admission.max_wait = max_queue_wait;
   options.access_log = !quiet;
+  options.holders.max_bytes = kv_index.value;
   options.admin_keys = admin_keys;
   options.heartbeat = heartbeat;
   options.retries.share = retry_percent / 100.0;
@@ -102,7 +105,6 @@ void FleetFlags::declare(config::Options& options) {
   options.list(prefill, "prefill", "URL", "prefill workers");
   options.list(decode, "decode", "URL", "decode workers");
   options.list(unified, "worker", "URL", "workers that do everything themselves");
-  options.list(unified, "unified", "URL", "another name for --worker");
   options.list(bootstrap_ports, "bootstrap-port", "PORT",
                "side channels of the prefill workers, in their order; else as they say, or the "
                "engine's usual port");
@@ -114,9 +116,18 @@ void FleetFlags::declare(config::Options& options) {
                 "authorities of https workers besides the system's, PEM");
   options.value(health_interval, "health-interval", "TIME", "between two looks at an engine");
   options.value(health_timeout, "health-timeout", "TIME",
-                "an engine that does not answer for so long, three times in a row, is down");
+                "an engine that does not answer for so long, three times in a row, is down, unless "
+                "it works on requests");
+  options.value(silence_limit, "silence-limit", "TIME",
+                "an engine with requests that says nothing at all for so long is down; 0: never");
   options.value(warm_connections, "warm-connections", "N",
                 "connections opened ahead to each worker", 0, 256);
+  options.list(kv_events, "kv-events", "URL=ENDPOINT",
+               "where the worker at URL publishes which blocks it holds (ZeroMQ), and after a "
+               "comma, if anywhere, where past events are asked for; else as it says");
+  options.value(tokenizer, "tokenizer", "PATH",
+                "of the engines' model (a GGUF, a model's folder, tokenizer.json, or what Tandem's "
+                "/tandem/v1/tokenizer gives): text is looked up by its tokens");
   options.flag(lease_only, "no-kv-release",
                "KV that a prefill engine holds for nobody is left to its lease");
   options.tables("workers", [this](const config::Options::Table& table) -> Status {
@@ -149,6 +160,14 @@ Result<std::vector<router::WorkerAddress>> FleetFlags::workers() const {
     if (address.model.empty()) address.model = model;
     all.push_back(std::move(address));
   }
+  for (const std::string& given : kv_events) {
+    const size_t equals = given.find('=');
+    const auto found = std::ranges::find(all, given.substr(0, equals), &router::WorkerAddress::url);
+    if (equals == std::string::npos || found == all.end())
+      return make_error(400, "invalid_option",
+                        "--kv-events '" + given + "' is not WORKER_URL=tcp://HOST:PORT.");
+    TANDEM_CHECK(router::set_worker_field(*found, "kv_events", given.substr(equals + 1)));
+  }
   const auto has = [&](router::WorkerRole role) {
     return std::ranges::find(all, role, &router::WorkerAddress::role) != all.end();
   };
@@ -161,12 +180,18 @@ Result<std::vector<router::WorkerAddress>> FleetFlags::workers() const {
   return all;
 }
 
-void FleetFlags::apply(router::RouterOptions& options) const {
+Status FleetFlags::apply(router::RouterOptions& options) const {
+  if (!tokenizer.empty()) {
+    TANDEM_TRY(spec, load_tokenizer_spec(tokenizer));
+    options.tokenizer = std::move(spec);
+  }
   options.worker_api_key = worker_api_key;
   options.health_interval = health_interval;
   options.health_timeout = health_timeout;
+  options.silence_limit = silence_limit;
   options.warm_connections = static_cast<size_t>(warm_connections);
   options.release_kv = !lease_only;
+  return {};
 }
 
 Result<std::unique_ptr<RouterProcess>> RouterProcess::create(const RouterFlags& flags,
@@ -237,7 +262,6 @@ int run_router(const Arguments& arguments) {
   Duration drain = std::chrono::seconds(30);
   std::string log_level = "info";
   fleet.declare(options);
-  options.hide("unified");
   flags.declare(options);
   options.value(drain, "drain-timeout", "TIME",
                 "how long running requests may go on after SIGTERM");
@@ -268,7 +292,7 @@ int run_router(const Arguments& arguments) {
     if (auto trusted = net::trust_also(fleet.worker_ca); !trusted) return report(trusted.error());
   }
   router::RouterOptions router_options = flags.router_options();
-  fleet.apply(router_options);
+  if (auto applied = fleet.apply(router_options); !applied) return report(applied.error());
   router_options.workers = std::move(*workers);
   router_options.secret = shared_secret();
   raise_descriptor_limit();

@@ -28,6 +28,7 @@ struct RouterFlags {
   int32_t max_inflight = 0;
   int32_t max_inflight_tokens = 0;
   int32_t max_queued = 1024;
+  config::Bytes kv_index{size_t{256} << 20};
   Duration max_queue_wait = std::chrono::seconds(60);
   int32_t local_prefill_tokens = 256;
   std::vector<std::string> admin_keys;
@@ -55,15 +56,19 @@ struct FleetFlags {
   std::string worker_api_key;
   std::string worker_ca;
   Duration health_interval = std::chrono::seconds(1);
-  Duration health_timeout = std::chrono::seconds(2);
+  Duration health_timeout = std::chrono::seconds(5);
+  Duration silence_limit = std::chrono::minutes(5);
   int32_t warm_connections = 4;
+  std::vector<std::string> kv_events;
+  std::string tokenizer;
   bool lease_only = false;
   std::vector<router::WorkerAddress> tables;  // [[workers]]
 
   void declare(config::Options& options);
   // Errors: 400 with what is missing.
   Result<std::vector<router::WorkerAddress>> workers() const;
-  void apply(router::RouterOptions& options) const;
+  // Errors: 400 for a tokenizer that cannot be read.
+  Status apply(router::RouterOptions& options) const;
 };
 
 // A router with its HTTP server on one reactor. run() returns after shut_down() has drained.

@@ -234,6 +234,7 @@ void Subscriber::run() {
         act(*source, i, source->streams[i]->tracker.on_tick(now));
       count(*source);
     }
+    if (handlers_.tick) handlers_.tick();
   }
   sources_.clear();
 }

@@ -46,6 +46,7 @@ class Subscriber {
   struct Handlers {
     std::function<void(FeedId feed, uint32_t stream, std::string_view payload)> deliver;
     std::function<void(FeedId feed, uint32_t stream)> reset;
+    std::function<void()> tick = {};  // at least four times a second, often more; may be empty
   };
   explicit Subscriber(Handlers handlers, SubscriberOptions options = {});
   ~Subscriber();

@@ -11,7 +11,7 @@ struct Row {
   FaultKind kind;
   std::string_view name;
 };
-constexpr std::array<Row, 15> kFaults = {{{FaultKind::kRefuse, "refuse"},
+constexpr std::array<Row, 16> kFaults = {{{FaultKind::kRefuse, "refuse"},
                                           {FaultKind::kStatus, "status"},
                                           {FaultKind::kStall, "stall"},
                                           {FaultKind::kSlow, "slow"},
@@ -25,7 +25,8 @@ constexpr std::array<Row, 15> kFaults = {{{FaultKind::kRefuse, "refuse"},
                                           {FaultKind::kWrongUsage, "wrong-usage"},
                                           {FaultKind::kAbortTransfer, "abort-transfer"},
                                           {FaultKind::kRestart, "restart"},
-                                          {FaultKind::kSlowRead, "slow-read"}}};
+                                          {FaultKind::kSlowRead, "slow-read"},
+                                          {FaultKind::kMuteHealth, "mute-health"}}};
 
 template <typename Number>
 bool read_number(std::string_view text, Number& out) {
@@ -95,14 +96,15 @@ bool Faults::happens(Fault& fault) {
 
 Fault Faults::next() {
   for (Fault& fault : faults_) {
-    if (fault.kind != FaultKind::kSlowRead && happens(fault)) return fault;
+    const bool by_name = fault.kind == FaultKind::kSlowRead || fault.kind == FaultKind::kMuteHealth;
+    if (!by_name && happens(fault)) return fault;
   }
   return {};
 }
 
-bool Faults::slow_read() {
+bool Faults::happens(FaultKind kind) {
   for (Fault& fault : faults_) {
-    if (fault.kind == FaultKind::kSlowRead && happens(fault)) return true;
+    if (fault.kind == kind && happens(fault)) return true;
   }
   return false;
 }

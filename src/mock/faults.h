@@ -32,6 +32,7 @@ enum class FaultKind : uint8_t {
   kAbortTransfer,   // prefill computes, then gives its KV up
   kRestart,         // a new engine id, everything else lost, and the request with it
   kSlowRead,        // the request's body is read with long pauses
+  kMuteHealth,      // the health route is not answered
 };
 
 struct Fault {
@@ -49,8 +50,8 @@ class Faults {
  public:
   explicit Faults(uint64_t seed) : state_(seed * 2 + 1) {}
   void set(std::vector<Fault> faults) { faults_ = std::move(faults); }
-  Fault next();      // for one request, other than slow-read
-  bool slow_read();  // of one request
+  Fault next();  // for one request, other than those that are asked for by name
+  bool happens(FaultKind kind);
   uint64_t random();
 
  private:

@@ -90,6 +90,8 @@ net::asio::awaitable<void> MockServer::simple_route(const std::string& what,
                                                     net::HttpResponder& responder) {
   int status = 200;
   JsonValue json = JsonValue::object();
+  if (what.starts_with("/health") && faults_.happens(FaultKind::kMuteHealth))
+    co_return co_await until_gone(nullptr, responder);
   if (what == "/v1/models") {
     JsonValue model = JsonValue::object();
     model.set("id", JsonValue::string(options_.model));

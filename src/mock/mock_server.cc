@@ -214,7 +214,8 @@ Duration MockServer::read_pause(const net::HttpRequest& request) {
   constexpr Duration kPause = std::chrono::milliseconds(200);
   if (request.method != "POST" || request.path.starts_with("/mock/")) return Duration::zero();
   const auto wished = wished_fault(request);
-  const bool slow = (wished && wished->kind == FaultKind::kSlowRead) || faults_.slow_read();
+  const bool slow =
+      (wished && wished->kind == FaultKind::kSlowRead) || faults_.happens(FaultKind::kSlowRead);
   return slow ? kPause : Duration::zero();
 }
 

@@ -1,5 +1,7 @@
 #include "net/http_client.h"
 
+#include <algorithm>
+#include <memory>
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -121,6 +123,32 @@ TEST_F(ClientTest, HandsOverEachPieceAsItArrives) {
     EXPECT_EQ(all, "dripdripdrip");
     EXPECT_EQ(pieces, 3);
     EXPECT_EQ(client_->idle_connections(), 1U);
+  });
+}
+
+// More pieces than one gathering write takes, and more bytes than the socket does at once.
+TEST_F(ClientTest, ABodyOfManyPiecesArrivesInTheirOrder) {
+  run([this]() -> asio::awaitable<void> {
+    std::string text(6 << 20, 'a');
+    for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + i * 11 % 26);
+    const auto whole = std::make_shared<const std::string>(text);
+    BodyPieces pieces;
+    std::string expected = "POST:";
+    for (size_t begin = 0, number = 0; begin < text.size(); ++number) {
+      const size_t end = std::min(text.size(), begin + 1024 + number % 977);
+      pieces.append_slice(whole, begin, end);
+      pieces.append("<" + std::to_string(number) + ">");
+      expected += text.substr(begin, end - begin) + "<" + std::to_string(number) + ">";
+      begin = end;
+    }
+    EXPECT_GT(pieces.views().size(), 4096U);
+    for (int i = 0; i < 2; ++i) {  // the second time over the same connection
+      ClientRequest made = request("/x", "POST");
+      made.body = pieces;
+      const auto response = co_await fetch(*client_, std::move(made));
+      EXPECT_TRUE(response);
+      EXPECT_TRUE(response && response->body == expected);
+    }
   });
 }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <limits>
 #include <utility>
 
+#include "protocol/content_id.h"
 #include "router/connectors/leg_body.h"
 
 namespace tandem::router {
@@ -25,16 +25,38 @@ std::string ids_text(const std::vector<int32_t>& ids) {
 
 }  // namespace
 
-protocol::ContentId prefix_root(const ServedModel& model, const TandemRequest& request) {
-  // The length keeps a salt from being read as part of an adapter's name.
-  const std::string scope =
-      std::to_string(request.adapter.size()) + ":" + request.adapter + request.salt;
-  return protocol::root_content_id(model.lineage, model.block_tokens, scope);
+PromptPrefix tandem_prefix(const PrefixHasher& hasher, const ServedModel& model,
+                           const TandemRequest& request, std::span<const int32_t> tokens) {
+  // A worker's events name a salt by the root of its chains (worker/kv_publisher.h).
+  const std::string salt =
+      request.salt.empty()
+          ? std::string()
+          : protocol::root_content_id(model.lineage, model.block_tokens, request.salt).hex();
+  const PrefixRule rule{.hasher = hasher,
+                        .model = model.id,
+                        .adapter = request.adapter,
+                        .block_tokens = {model.block_tokens}};
+  return prefix_of_tokens(rule, tokens, salt);
+}
+
+PromptPrefix tandem_prefix_after(const PrefixHasher& hasher, const ServedModel& model,
+                                 const TandemRequest& request, const PromptPrefix& prompt,
+                                 std::span<const int32_t> answer) {
+  const size_t whole = prompt.chain().size() * static_cast<size_t>(model.block_tokens);
+  std::vector<int32_t> tail(request.prompt.begin() + static_cast<std::ptrdiff_t>(whole),
+                            request.prompt.end());
+  tail.insert(tail.end(), answer.begin(), answer.end());
+  if (whole == 0) return tandem_prefix(hasher, model, request, tail);
+  PromptPrefix longer = prompt;
+  std::vector<BlockKey>& keys = longer.kinds[0].keys;
+  for (const BlockKey key : PrefixHasher::of_tokens(keys.back(), tail, model.block_tokens))
+    keys.push_back(key);
+  return longer;
 }
 
 Result<CheckedRequest> check_tandem_request(const GenerateRoute& route,
                                             std::shared_ptr<const std::string> text,
-                                            const ModelList& models) {
+                                            const ModelList& models, const PrefixHasher& hasher) {
   TANDEM_TRY(body, parse_json(*text));
   if (body.find("tandem") != nullptr) {
     return invalid_request("'tandem' is not a field that clients may set; remove it", "/tandem");
@@ -56,9 +78,7 @@ Result<CheckedRequest> check_tandem_request(const GenerateRoute& route,
   }
   if (prompts.size() > 1) tandem.ids_json = '[' + tandem.ids_json + ']';
   checked.one_worker = api::needs_one_worker(parsed);
-  checked.block_tokens = model->block_tokens;
-  checked.blocks =
-      protocol::content_ids(prefix_root(*model, tandem), prompts[0], model->block_tokens);
+  checked.prefix = tandem_prefix(hasher, *model, tandem, prompts[0]);
   tandem.prompt = std::move(prompts[0]);
   checked.max_tokens = parsed.sampling.max_tokens;
   checked.stream = parsed.stream;
@@ -71,26 +91,13 @@ Result<CheckedRequest> check_tandem_request(const GenerateRoute& route,
   return checked;
 }
 
-namespace {
-
-// Of the facts' chain of hashes every so-many-th stands for a block: the map of prefixes is asked
-// once a block, and a megabyte has thousands of chunks.
-constexpr size_t kChunksPerBlock = 8;
-
-}  // namespace
-
 CheckedRequest check_opaque_request(const GenerateRoute& route,
                                     std::shared_ptr<const std::string> body, BodyFacts facts,
-                                    ModelList::Pointer model) {
+                                    ModelList::Pointer model, const PrefixRule& rule) {
   CheckedRequest checked;
   checked.api = route.api;
   checked.body = std::move(body);
-  checked.block_tokens = static_cast<int32_t>(kChunksPerBlock * kPrefixChunkBytes / 4);
-  checked.blocks.reserve(facts.prefix.size() / kChunksPerBlock);
-  for (size_t at = kChunksPerBlock - 1; at < facts.prefix.size(); at += kChunksPerBlock) {
-    protocol::ContentId& id = checked.blocks.emplace_back();
-    std::memcpy(id.bytes.data(), &facts.prefix[at], sizeof facts.prefix[at]);
-  }
+  checked.prefix = prefix_of_body(rule, route.endpoint, *checked.body, facts);
   checked.prompt_tokens = facts.estimated_tokens;
   checked.one_worker = !may_pair(*model->connector, facts);
   checked.max_tokens = static_cast<int32_t>(

@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "api/openai.h"
-#include "protocol/content_id.h"
 #include "router/connectors/facts.h"
 #include "router/model_list.h"
+#include "router/prompt_prefix.h"
 
 namespace tandem::router {
 
@@ -35,10 +36,7 @@ struct CheckedRequest {
   BodyFacts facts;
   std::optional<TandemRequest> tandem;  // nothing: another engine's model, an opaque body
 
-  // What it knows of the first prompt's prefix: a chain of ids, and how many tokens stand behind
-  // each.
-  std::vector<protocol::ContentId> blocks;
-  int32_t block_tokens = 16;
+  PromptPrefix prefix;        // of the first prompt
   int64_t prompt_tokens = 0;  // of all prompts; of an opaque body an estimate
   bool one_worker = false;    // whatever the pools: prompt logprobs, embeddings, ...
   int32_t max_tokens = 0;
@@ -55,13 +53,18 @@ struct CheckedRequest {
 // Reads, checks, renders and tokenizes a body of Tandem's own model.
 Result<CheckedRequest> check_tandem_request(const GenerateRoute& route,
                                             std::shared_ptr<const std::string> body,
-                                            const ModelList& models);
+                                            const ModelList& models, const PrefixHasher& hasher);
 // An opaque body: nothing is read beyond its facts.
 CheckedRequest check_opaque_request(const GenerateRoute& route,
                                     std::shared_ptr<const std::string> body, BodyFacts facts,
-                                    ModelList::Pointer model);
+                                    ModelList::Pointer model, const PrefixRule& rule);
 
-// The root of a request's blocks in the router's own map of prefixes.
-protocol::ContentId prefix_root(const ServedModel& model, const TandemRequest& request);
+// The keys of such a prompt, as what Tandem's workers tell of their blocks leads to.
+PromptPrefix tandem_prefix(const PrefixHasher& hasher, const ServedModel& model,
+                           const TandemRequest& request, std::span<const int32_t> tokens);
+// Those of the prompt, whose own are `prompt`, and the answer after it.
+PromptPrefix tandem_prefix_after(const PrefixHasher& hasher, const ServedModel& model,
+                                 const TandemRequest& request, const PromptPrefix& prompt,
+                                 std::span<const int32_t> answer);
 
 }  // namespace tandem::router

@@ -38,13 +38,34 @@ Result<std::vector<EngineModel>> parse_model_list(std::string_view json_text) {
   if (data == nullptr || !data->is_array()) return bad("/v1/models has no list");
   std::vector<EngineModel> models;
   for (const JsonValue& entry : data->items()) {
-    EngineModel model{text_of(entry, "id"),
-                      std::max<int64_t>(0, number_of(entry, "max_model_len"))};
+    EngineModel model{text_of(entry, "id"), std::max<int64_t>(0, number_of(entry, "max_model_len")),
+                      text_of(entry, "parent")};
     if (!model.id.empty() && models.size() < kMaxModels) models.push_back(std::move(model));
   }
   if (models.empty()) return bad("/v1/models names no model");
   return models;
 }
+
+namespace {
+
+// SGLang's descriptor {"publisher": "zmq", "endpoint_host", "endpoint_port_base"}; where past
+// events are asked for stands in its argument kv_events_config, a JSON text, if anywhere.
+std::string kv_events_of(const JsonValue& json) {
+  const JsonValue* const told = json.find("kv_events");
+  if (told == nullptr || !told->is_object()) return {};
+  std::string endpoint = text_of(*told, "endpoint");
+  const std::string host = text_of(*told, "endpoint_host");
+  const JsonValue* const port = told->find("endpoint_port_base");
+  const int64_t number = port == nullptr ? 0 : port->as_integer().value_or(0);
+  if (endpoint.empty() && !host.empty() && number > 0 && number < 65536)
+    endpoint = "tcp://" + host + ":" + std::to_string(number);
+  if (endpoint.empty()) return {};
+  const auto config = parse_json(text_of(json, "kv_events_config"));
+  const std::string replay = config ? text_of(*config, "replay_endpoint") : std::string();
+  return replay.empty() ? endpoint : endpoint + "," + replay;
+}
+
+}  // namespace
 
 Result<ServerInfo> parse_server_info(std::string_view json_text) {
   TANDEM_TRY(json, parse_json(json_text));
@@ -57,8 +78,7 @@ Result<ServerInfo> parse_server_info(std::string_view json_text) {
   info.mode = text_of(json, "disaggregation_mode");
   // Drawn anew at each start unless the operator chose it.
   info.epoch = text_of(json, "engine_id") + text_of(json, "random_seed");
-  if (const JsonValue* const events = json.find("kv_events"); events != nullptr)
-    info.kv_events = text_of(*events, "endpoint");
+  info.kv_events = kv_events_of(json);
   // At the top or among what a handoff needs; a list has one entry for each process.
   const JsonValue* const params = json.find("disaggregated_params");
   for (const JsonValue* const object : {static_cast<const JsonValue*>(&json), params}) {
@@ -67,6 +87,10 @@ Result<ServerInfo> parse_server_info(std::string_view json_text) {
       endpoint = &endpoint->items()[0];
     if (endpoint != nullptr && endpoint->is_string())
       info.context_endpoint = endpoint->as_string().substr(0, kMaxName);
+    const JsonValue* const rank = object == nullptr ? nullptr : object->find("ctx_dp_rank");
+    if (rank != nullptr && rank->as_integer() && *rank->as_integer() >= 0 &&
+        *rank->as_integer() < static_cast<int64_t>(kMaxRanks))
+      info.context_dp_rank = static_cast<int32_t>(*rank->as_integer());
   }
   return info;
 }

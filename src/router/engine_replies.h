@@ -15,9 +15,10 @@ namespace tandem::router {
 struct EngineModel {
   std::string id;
   int64_t context_length = 0;  // 0: not said
+  std::string parent = {};     // of an adapter
 };
-// GET /v1/models: {"data": [{"id", "max_model_len"?}, ...]}. At most 256 are taken, and names of at
-// most 512 bytes. Errors: 502 "bad_worker_info".
+// GET /v1/models: {"data": [{"id", "max_model_len"?, "parent"?}, ...]}. At most 256 are taken, and
+// names of at most 512 bytes. Errors: 502 "bad_worker_info".
 Result<std::vector<EngineModel>> parse_model_list(std::string_view json_text);
 
 // GET /server_info: SGLang's (its older name: /get_server_info) and TensorRT-LLM's.
@@ -26,8 +27,9 @@ struct ServerInfo {
   uint16_t bootstrap_port = 0;   // 0: not said
   std::string mode;              // "prefill", "decode", "null" or empty
   std::string epoch;             // another for another process; empty: not said
-  std::string kv_events;         // endpoint of its publisher; empty: none
+  std::string kv_events;         // where it publishes (kv_feeds.h); empty: nowhere
   std::string context_endpoint;  // TensorRT-LLM: where decode finds its KV; empty: not said
+  std::optional<int32_t> context_dp_rank;  // the same: of which rank
 };
 Result<ServerInfo> parse_server_info(std::string_view json_text);
 

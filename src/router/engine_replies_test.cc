@@ -29,6 +29,10 @@ TEST(EngineReplies, AServerSaysItsRanksItsSideChannelAndWhichProcessItIs) {
   EXPECT_EQ(parse_server_info(R"({"disaggregated_params":{"ctx_info_endpoint":["h:1"]}})")
                 ->context_endpoint,
             "h:1");
+  const auto context =
+      parse_server_info(R"({"disaggregated_params":{"ctx_dp_rank":2,"ctx_info_endpoint":"h:1"}})");
+  EXPECT_EQ(context->context_dp_rank, 2);
+  EXPECT_EQ(parse_server_info(R"({"ctx_dp_rank":-1})")->context_dp_rank, std::nullopt);
   EXPECT_EQ(parse_server_info("{}")->dp_size, 1);
   EXPECT_EQ(parse_server_info(R"({"dp_size":-3})")->dp_size, 1);
   EXPECT_FALSE(parse_server_info("[]"));

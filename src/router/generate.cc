@@ -39,8 +39,8 @@ awaitable<Result<CheckedRequest>> check_tandem(RouterCore& core, GenerateRoute r
                          "this API is not spoken for the model's workers; use "
                          "/v1/chat/completions or /v1/completions");
   }
-  auto work = [route, body, models = std::move(models)]() {
-    return check_tandem_request(route, body, *models);
+  auto work = [route, body, models = std::move(models), hasher = core.holders.hasher()]() {
+    return check_tandem_request(route, body, *models, hasher);
   };
   if (body->size() <= net::kInlineBody) co_return work();
   co_return co_await net::run_on<CheckedRequest>(
@@ -65,7 +65,17 @@ awaitable<Result<CheckedRequest>> check_body(RouterCore& core, GenerateRoute rou
       models->choose(facts->model.empty() ? "default" : facts->model);
   if (!model) co_return tl::unexpected(model.error());
   if (!(*model)->opaque()) co_return co_await check_tandem(core, route, body, models);
-  co_return check_opaque_request(route, std::move(body), std::move(*facts), std::move(*model));
+  PrefixRule rule = core.prefix_rule(**model);
+  // Only where events tell of tokens is the prompt worth reading.
+  const bool here = rule.block_tokens.empty() || body->size() <= net::kInlineBody;
+  const auto weight = weight_of(*body);
+  auto work = [route, body = std::move(body), facts = std::move(*facts), model = std::move(*model),
+               rule = std::move(rule)]() mutable -> Result<CheckedRequest> {
+    return check_opaque_request(route, std::move(body), std::move(facts), std::move(model), rule);
+  };
+  if (here) co_return work();
+  co_return co_await net::run_on<CheckedRequest>(core.pool, core.reactor, std::move(work), weight,
+                                                 core.options.preparation_timeout);
 }
 
 // Who is asked to share fairly: the holder of a key.

@@ -18,6 +18,7 @@ namespace tandem::router {
 // A model that is served: what all of its workers have in common. Requests in flight keep theirs.
 struct ServedModel {
   std::string id;
+  std::string parent;          // of another engine's adapter: its base model
   int64_t context_length = 0;  // 0: unknown
   std::string lineage;
   int32_t block_tokens = 16;

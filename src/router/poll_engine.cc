@@ -22,6 +22,11 @@ tl::unexpected<Error> unexpected_status(std::string_view path, int status) {
                     "its " + std::string(path) + " answered " + std::to_string(status));
 }
 
+// It took the connection, and that is all.
+bool says_nothing(const Error& error) {
+  return error.code == "head_timeout" || error.code == "body_timeout";
+}
+
 }  // namespace
 
 // True when the worker answered, well or not.
@@ -35,17 +40,12 @@ net::asio::awaitable<bool> WorkerRegistry::poll_engine(WorkerId id) {
       id, std::string(worker.connector->endpoints.health), options_.health_timeout, kReplyBytes);
   if (outdated()) co_return true;
   if (!health) {
-    ++worker.failures;
-    worker.successes = 0;
-    const bool refused = health.error().code == "connect_refused";
-    if (refused || worker.failures >= options_.health_failures) {
-      client_.drop_idle(worker.url.host, worker.url.port);
-      worker.away = true;
-      set_state(id, State::kDown, health.error().message);
-    }
+    not_answered(id, health.error());
     co_return false;
   }
   worker.failures = 0;
+  worker.silent = false;
+  worker.heard = now();
   // Anybody's server: /v1/models decides where there is no route for health.
   const bool lacks_route = health->status == 404 && worker.connector->order == LegOrder::kAlone;
   if (health->status != 200 && !lacks_route) {
@@ -61,6 +61,10 @@ net::asio::awaitable<bool> WorkerRegistry::poll_engine(WorkerId id) {
     learned = co_await learn_engine_ids(id);  // as cheap as the health route
   }
   if (outdated()) co_return true;
+  if (!learned && worker.state == State::kUp && says_nothing(learned.error())) {
+    not_answered(id, learned.error());
+    co_return false;
+  }
   if (!learned) {
     worker.successes = 0;
     complain(worker, learned.error().message);
@@ -74,8 +78,36 @@ net::asio::awaitable<bool> WorkerRegistry::poll_engine(WorkerId id) {
     co_return true;
   }
   co_await read_load(id);
+  if (!outdated() && events_.learned) events_.learned(id);
   if (!outdated()) set_state(id, State::kUp, "");
   co_return true;
+}
+
+// An engine that is busy answers late: what it does for our requests counts for more than its
+// health route. Only who takes no connection, or has nothing of ours to be busy with, is down.
+void WorkerRegistry::not_answered(WorkerId id, const Error& error) {
+  Worker& worker = *workers_[id];
+  ++worker.failures;
+  worker.successes = 0;
+  const Duration quiet = now() - worker.heard;
+  const bool refused = error.code == "connect_refused";
+  if (!refused && worker.failures < options_.health_failures) return;
+  // The next look needs a connection of its own.
+  client_.drop_idle(worker.url.host, worker.url.port);
+  if (!refused && worker.state == State::kUp) {
+    if (quiet < options_.health_timeout) return;
+    const bool patient =
+        options_.silence_limit == Duration::zero() || quiet < options_.silence_limit;
+    if (says_nothing(error) && patient && ledger_.of(id).running > 0) {
+      if (!std::exchange(worker.silent, true))
+        observe::log_warning(
+            "worker {} does not answer {} while it has requests: new ones avoid it",
+            worker.address.url, worker.connector->endpoints.health);
+      return;
+    }
+  }
+  worker.away = true;
+  set_state(id, State::kDown, error.message);
 }
 
 net::asio::awaitable<Status> WorkerRegistry::learn_engine(WorkerId id) {
@@ -151,6 +183,7 @@ void WorkerRegistry::publish_models(WorkerId id) {
     if (known && serves(id, *known)) continue;
     auto model = std::make_shared<ServedModel>();
     model->id = engine_model.id;
+    model->parent = engine_model.parent;
     model->context_length = engine_model.context_length;
     model->connector = worker.connector;
     observe::log_info("serving '{}' of {} workers", model->id, model->connector->name);
@@ -186,6 +219,7 @@ net::asio::awaitable<Status> WorkerRegistry::learn_server_info(WorkerId id) {
   if (worker.address.bootstrap_port == 0 && info->bootstrap_port != 0)
     worker.engine.bootstrap_port = info->bootstrap_port;
   worker.engine.context_endpoint = info->context_endpoint;
+  worker.engine.context_dp_rank = info->context_dp_rank;
   if (worker.address.kv_events.empty()) worker.engine.kv_events = info->kv_events;
   co_return Status();
 }
@@ -200,7 +234,7 @@ net::asio::awaitable<Status> WorkerRegistry::learn_engine_ids(WorkerId id) {
   Result<net::WholeResponse> reply =
       co_await net::fetch(client_, std::move(request), {limit, limit, limit}, kReplyBytes);
   if (!reply) {
-    co_return make_error(502, "bad_worker_info",
+    co_return make_error(502, reply.error().code,
                          "its bootstrap server on port " +
                              std::to_string(worker.engine.bootstrap_port) +
                              " does not answer: " + reply.error().message);

@@ -13,6 +13,8 @@ constexpr size_t kInfoBytes = 64UL << 10;
 constexpr size_t kTokenizerBytes = 256UL << 20;
 constexpr Duration kTokenizerTime = std::chrono::seconds(30);
 
+TimePoint now() { return std::chrono::steady_clock::now(); }
+
 std::string text_of(const JsonValue* json, std::string_view key) {
   const JsonValue* const value = json == nullptr ? nullptr : json->find(key);
   return value != nullptr && value->is_string() ? value->as_string() : std::string();
@@ -49,6 +51,11 @@ Result<WorkerInfo> parse_worker_info(const JsonValue& json) {
       static_cast<int32_t>(std::clamp<int64_t>(number_of(&json, "block_tokens"), 0, 1 << 16));
   info.handoff_address = text_of(&json, "handoff_address");
   info.token_capacity = number_of(&json, "token_capacity");
+  if (const JsonValue* const events = json.find("kv_events"); events != nullptr) {
+    info.kv_events = text_of(events, "endpoint");
+    const std::string replay = text_of(events, "replay_endpoint");
+    if (!info.kv_events.empty() && !replay.empty()) info.kv_events += "," + replay;
+  }
   if (const JsonValue* const adapters = model == nullptr ? nullptr : model->find("adapters");
       adapters != nullptr && adapters->is_array()) {
     for (const JsonValue& name : adapters->items()) {
@@ -77,7 +84,9 @@ net::asio::awaitable<bool> WorkerRegistry::poll_tandem(WorkerId id) {
   if (!ready || (ready->status == 200 && !info)) {
     const Error& error = ready ? info.error() : ready.error();
     ++worker.failures;
-    if (error.code == "connect_refused" || worker.failures >= options_.poll_failures) {
+    // Who sends tokens is not frozen.
+    const bool alive = now() - worker.heard < options_.poll_timeout;
+    if (error.code == "connect_refused" || (worker.failures >= options_.poll_failures && !alive)) {
       client_.drop_idle(worker.url.host, worker.url.port);
       set_state(id, State::kDown, error.message);
     }
@@ -103,6 +112,7 @@ net::asio::awaitable<bool> WorkerRegistry::poll_tandem(WorkerId id) {
   forget_unserved_models();
   if (accepted) {
     worker.complaint.clear();
+    if (events_.learned) events_.learned(id);
     set_state(id, State::kUp, "");
   } else {
     complain(worker, accepted.error().message);
@@ -114,6 +124,7 @@ net::asio::awaitable<bool> WorkerRegistry::poll_tandem(WorkerId id) {
 Status WorkerRegistry::accept_info(Worker& worker, WorkerId id, WorkerInfo info) {
   if (!worker.info.epoch.empty() && worker.info.epoch != info.epoch) restarted(id);
   worker.info = std::move(info);
+  if (worker.address.kv_events.empty()) worker.engine.kv_events = worker.info.kv_events;
   if (worker.info.role != worker.address.role) {
     return make_error(502, "wrong_role",
                       std::string("it is a ") + role_name(worker.info.role) +
@@ -187,7 +198,7 @@ net::asio::awaitable<Status> WorkerRegistry::load_model(WorkerId id) {
     model->chat_template = std::make_unique<text::ChatTemplate>(std::move(*chat_template));
   }
   Result<std::shared_ptr<const text::Tokenizer>> tokenizer =
-      text::Tokenizer::create(std::move(*spec));
+      text::Tokenizer::create(std::move(*spec), kTokenizerCacheBytes);
   if (!tokenizer) co_return tl::unexpected(tokenizer.error());
   model->tokenizer = std::move(*tokenizer);
   // Two pollers may load at once; the first wins if they agree.

@@ -26,6 +26,7 @@ TimePoint now() { return std::chrono::steady_clock::now(); }
 net::asio::awaitable<void> RequestRun::run_prefill(LegRun& leg) {
   Result<net::ClientHead> head = co_await leg.call->head();
   if (!head) co_return leg_died(leg, head.error());
+  core_->registry.heard(leg.dispatch.worker);
   summary_.prefill_status = head->status;
   if (head->status != 200) co_return co_await take_refusal(leg, std::move(*head));
   Result<std::string> body = co_await leg.call->read_all(core_->options.max_answer_bytes);
@@ -101,6 +102,7 @@ net::asio::awaitable<void> RequestRun::take_refusal(LegRun& leg, net::ClientHead
 net::asio::awaitable<void> RequestRun::run_answer(LegRun& leg) {
   Result<net::ClientHead> head = co_await leg.call->head();
   if (!head) co_return leg_died(leg, head.error());
+  core_->registry.heard(leg.dispatch.worker);
   const bool stream = head->headers.get("content-type").starts_with("text/event-stream");
   if (leg.detached) co_return co_await let_attach(leg, stream);
   summary_.answer_status = head->status;
@@ -170,20 +172,14 @@ void RequestRun::learn_from_answer(LegRun& leg) {
   observe::Counter(counted.generation_tokens).add(static_cast<double>(told.completion_tokens));
   if (!checked_.tandem) return;
   const TandemRequest& tandem = *checked_.tandem;
-  if (pair()) core_->prefixes.insert(checked_.blocks, placement_.prefill);
-  // The chain goes on from the prompt's last whole block with the ids whose KV was computed.
-  // Several prompts are not worth their ids here.
+  // The chain goes on with the ids whose KV was computed. Several prompts are not worth their ids
+  // here.
   if (static_cast<size_t>(checked_.prompt_tokens) != tandem.prompt.size()) return;
-  const auto whole = static_cast<std::ptrdiff_t>(checked_.blocks.size()) * model_->block_tokens;
-  const auto parent =
-      checked_.blocks.empty() ? prefix_root(*model_, tandem) : checked_.blocks.back();
   for (const std::vector<int32_t>& ids : leg.rewriter->completion_ids()) {
-    std::vector<int32_t> tail(tandem.prompt.begin() + whole, tandem.prompt.end());
-    tail.insert(tail.end(), ids.begin(), ids.end());
-    std::vector<protocol::ContentId> all = checked_.blocks;
-    for (const protocol::ContentId& id : protocol::content_ids(parent, tail, model_->block_tokens))
-      all.push_back(id);
-    core_->prefixes.insert(all, leg.dispatch.worker);
+    const PromptPrefix longer =
+        tandem_prefix_after(core_->holders.hasher(), *model_, tandem, checked_.prefix, ids);
+    for (const PromptKeys& kind : longer.kinds)
+      core_->feeds.holds(leg.dispatch.worker, kind, checked_.prefix.chain().size());
   }
 }
 

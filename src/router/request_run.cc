@@ -12,6 +12,8 @@ namespace tandem::router {
 namespace {
 
 constexpr size_t kAffinityBlocks = 4;
+// Beyond what a prefill should take.
+constexpr Duration kExpectedFor = std::chrono::seconds(2);
 // Other engines only: what an error answer of theirs means must be clear before 50 ms have passed.
 constexpr Duration kVerdictTime = std::chrono::milliseconds(30);
 
@@ -32,9 +34,9 @@ LegsOptions legs_options(RouterCore& core, const Connector& connector) {
 
 uint64_t affinity_hash(const CheckedRequest& checked) {
   if (!checked.affinity_key.empty()) return stable_hash(checked.affinity_key);
-  const auto& blocks = checked.blocks;
-  if (!blocks.empty())
-    return stable_hash(blocks[std::min(blocks.size(), kAffinityBlocks) - 1].hex());
+  const std::span<const BlockKey> blocks = checked.prefix.chain();
+  if (!checked.prefix.of_bytes() && !blocks.empty())
+    return stable_hash(std::to_string(blocks[std::min(blocks.size(), kAffinityBlocks) - 1]));
   if (checked.tandem) return stable_hash(checked.tandem->ids_json);
   const auto& prefix = checked.facts.prefix;
   return prefix.empty()
@@ -143,7 +145,7 @@ PlacementRequest RequestRun::placement_request() const {
   made.one_worker = checked_.one_worker;
   made.expected_output =
       core_->outputs.expect(checked_.tenant, stable_hash(model_->id), checked_.max_tokens);
-  made.block_tokens = checked_.block_tokens;
+  made.block_tokens = checked_.prefix.block_tokens();
   made.affinity = affinity_;
   made.turn = core_->next_turn;
   made.excluded = legs_.excluded();
@@ -159,8 +161,12 @@ PolicyOptions RequestRun::policy_options() const {
 
 const std::vector<WorkerSnapshot>& RequestRun::candidates() {
   std::vector<WorkerSnapshot>& all = core_->snapshots;
-  const auto held = core_->prefixes.match(checked_.blocks, core_->registry.size());
-  core_->registry.snapshots(*model_, held, all);
+  held_ = core_->holders.match(checked_.prefix.kinds, core_->registry.size(), now());
+  std::vector<int32_t> blocks;
+  blocks.reserve(held_.size());
+  for (const HeldPrefix& one : held_)
+    blocks.push_back(static_cast<int32_t>(one.credit) / checked_.prefix.block_tokens());
+  core_->registry.snapshots(*model_, blocks, all);
   // An engine's prefill worker answers nobody but its pair.
   if (checked_.one_worker && model_->opaque())
     std::erase_if(all,
@@ -206,6 +212,7 @@ void RequestRun::place_now() {
   if (pair()) core_->registry.placed(placement_.prefill, checked_.prompt_tokens);
   core_->registry.placed(placement_.answer, checked_.prompt_tokens + output);
   if (placement_.local_prefill) core_->metrics.local_prefills.add();
+  expect_blocks();
   summary_.expected_cached = placement_.expected_cached;
   harvest_.reset();
   prompt_truth_.reset();
@@ -257,6 +264,7 @@ void RequestRun::mint_values() {
     values_.bootstrap_host = registry.url(placement_.prefill).host;
     if (engine.bootstrap_port != 0) values_.bootstrap_port = engine.bootstrap_port;
     values_.context_endpoint = engine.context_endpoint;
+    values_.context_dp_rank = engine.context_dp_rank;
     values_.identity = engine.identity;
     if (static_cast<size_t>(rank) < engine.engine_ids.size())
       values_.identity.engine_id = engine.engine_ids[static_cast<size_t>(rank)];
@@ -303,13 +311,38 @@ void RequestRun::leg_died(LegRun& leg, const Error& error) {
   core_->registry.leg_died(worker, error.code);
 }
 
-// At the first byte of an opaque answer: whoever computed the prompt holds it now.
+// Who has the prompt when this request is over. Decode's own prefix counts only where decode may
+// compute a prompt itself.
+std::vector<WorkerId> RequestRun::who_will_hold() const {
+  std::vector<WorkerId> all{placement_.answer};
+  if (!pair()) return all;
+  if (model_->opaque() && policy_options().local_prefill_tokens == 0) all.clear();
+  all.push_back(placement_.prefill);
+  return all;
+}
+
+// A burst of requests with one beginning should not be spread because nobody has it yet: what was
+// placed counts as held at once.
+void RequestRun::expect_blocks() {
+  const Duration time = kExpectedFor + from_seconds(std::clamp(placement_.seconds, 0.0, 60.0));
+  for (const WorkerId worker : who_will_hold()) {
+    for (const PromptKeys& kind : checked_.prefix.kinds)
+      core_->feeds.sent(worker, kind, held_blocks(worker, kind), time);
+  }
+}
+
+// When the last placement was made.
+size_t RequestRun::held_blocks(WorkerId worker, const PromptKeys& kind) const {
+  if (worker >= held_.size()) return 0;
+  return static_cast<size_t>(held_[worker].tokens / kind.block_tokens);
+}
+
+// At the first byte.
 void RequestRun::learn_from_request() {
-  if (checked_.tandem || checked_.blocks.empty()) return;
-  core_->prefixes.insert(checked_.blocks, pair() ? placement_.prefill : placement_.answer);
-  // Decode's own prefix counts only where decode may compute a prompt itself.
-  if (pair() && policy_options().local_prefill_tokens > 0)
-    core_->prefixes.insert(checked_.blocks, placement_.answer);
+  for (const WorkerId worker : who_will_hold()) {
+    for (const PromptKeys& kind : checked_.prefix.kinds)
+      core_->feeds.holds(worker, kind, held_blocks(worker, kind));
+  }
 }
 
 // What is needed only while a leg may still be sent.
@@ -318,7 +351,8 @@ void RequestRun::release_request() {
   checked_.facts = {};
   harvest_.reset();
   request_.body = std::string();
-  if (!checked_.tandem) checked_.blocks = {};
+  if (!checked_.tandem) checked_.prefix = {};
+  held_ = {};
 }
 
 }  // namespace tandem::router

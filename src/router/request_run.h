@@ -87,6 +87,9 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   static net::asio::awaitable<void> place_after_relearning(std::shared_ptr<RequestRun> self,
                                                            WorkerId prefill);
   const std::vector<WorkerSnapshot>& candidates();
+  std::vector<WorkerId> who_will_hold() const;
+  void expect_blocks();
+  size_t held_blocks(WorkerId worker, const PromptKeys& kind) const;
   PlacementRequest placement_request() const;
   PolicyOptions policy_options() const;
   void mint_values();
@@ -172,6 +175,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   net::Deadline tick_;
   net::Deadline deadline_;
   Placement placement_;
+  std::vector<HeldPrefix> held_;  // by worker, when the last placement was made
   bool placed_ = false;
   std::string handoff_id_;  // Tandem's
   LegValues values_;        // of this attempt

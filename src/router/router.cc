@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <thread>
 #include <utility>
 
 #include "api/ollama.h"
@@ -204,7 +203,8 @@ awaitable<int> ready_route(CorePointer core, net::HttpRequest&, IdentifiedRespon
 }
 
 awaitable<int> metrics_route(CorePointer core, net::HttpRequest&, IdentifiedResponder& responder) {
-  core->metrics.sample(core->registry, core->ledger, core->prefixes);
+  core->metrics.sample(core->registry, core->ledger, core->holders, core->feeds,
+                       core->tokenizer.get());
   core->gate.sample();
   return answer(responder, 200, core->metrics_store.render(),
                 {{"Content-Type", observe::kMetricsContentType}});
@@ -332,40 +332,6 @@ awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& reque
 
 }  // namespace
 
-RouterCore::RouterCore(net::Reactor& reactor_in, RouterOptions options_in)
-    : reactor(reactor_in),
-      options(std::move(options_in)),
-      metrics(metrics_store),
-      client(reactor),
-      prefixes(options.prefix_map_bytes),
-      retry_budget(options.retries),
-      gate(reactor, options.admission, options.admission_limits, metrics_store),
-      random(std::random_device{}()),
-      global_ids(std::random_device{}()),
-      drain_limit(reactor,
-                  [this] {
-                    gate.close();
-                    const std::set<RequestRun*> now = runs;
-                    for (RequestRun* const run : now) run->stop();
-                  }),
-      registry(reactor, client, ledger,
-               {.secret = options.secret,
-                .worker_api_key = options.worker_api_key,
-                .poll_interval = options.poll_interval,
-                .poll_timeout = options.poll_timeout,
-                .health_interval = options.health_interval,
-                .health_timeout = options.health_timeout,
-                .health_failures = options.health_failures,
-                .health_successes = options.health_successes,
-                .warm_connections = options.warm_connections},
-               {.down =
-                    [this](WorkerId worker) {
-                      const std::set<RequestRun*> now = runs;
-                      for (RequestRun* const run : now) run->worker_down(worker);
-                    },
-                .new_epoch = [this](WorkerId worker) { prefixes.clear_worker(worker); }}),
-      pool(std::clamp(std::thread::hardware_concurrency() / 4, 2U, 8U)) {}
-
 Router::Router(net::Reactor& reactor, RouterOptions options)
     : core_(std::make_shared<RouterCore>(reactor, std::move(options))) {}
 
@@ -380,6 +346,15 @@ Status Router::start() {
     return make_error(
         400, "no_workers",
         "a router needs at least one unified worker, or one prefill and one decode worker");
+  }
+  if (auto& spec = core_->options.tokenizer) {
+    if (!spec->chat_template.empty()) {
+      TANDEM_TRY(parsed, text::ChatTemplate::parse(spec->chat_template, spec->tool_template));
+      core_->chat_template = std::make_shared<const text::ChatTemplate>(std::move(parsed));
+    }
+    TANDEM_TRY(made, text::Tokenizer::create(std::move(*spec), kTokenizerCacheBytes));
+    core_->tokenizer = made;
+    spec.reset();
   }
   for (const WorkerAddress& address : core_->options.workers)
     TANDEM_CHECK(core_->registry.add(address));

@@ -15,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,9 @@
 #include "router/admission_gate.h"
 #include "router/legs/legs.h"
 #include "router/policy/policy.h"
+#include "router/prefix/prefix_holders.h"
 #include "router/worker_registry.h"
+#include "text/tokenizer_spec.h"
 
 namespace tandem::router {
 
@@ -40,11 +43,15 @@ struct RouterOptions {
   Duration usage_wait =
       std::chrono::seconds(2);            // for prefill's usage, held back: the last frame only
   size_t max_answer_bytes = 64ULL << 20;  // of an answer that is not streamed
-  size_t prefix_map_bytes = 64ULL << 20;
+  HolderOptions holders;
+  // Of other engines' models: prompts are looked up by their tokens. Nothing: only ids and bytes
+  // are.
+  std::optional<text::TokenizerSpec> tokenizer;
   Duration poll_interval = std::chrono::milliseconds(500);  // of Tandem's own workers
   Duration poll_timeout = std::chrono::seconds(1);
   Duration health_interval = std::chrono::seconds(1);  // of other engines
-  Duration health_timeout = std::chrono::seconds(2);
+  Duration health_timeout = std::chrono::seconds(5);
+  Duration silence_limit = std::chrono::minutes(5);  // zero: none
   int health_failures = 3;
   int health_successes = 2;
   size_t warm_connections = 4;  // opened ahead to each worker that comes up

@@ -13,9 +13,10 @@
 #include "net/work_pool.h"
 #include "router/admission_gate.h"
 #include "router/connectors/leg_body.h"
+#include "router/kv_feeds.h"
 #include "router/legs/retry_budget.h"
 #include "router/policy/expected_output.h"
-#include "router/policy/prefix_map.h"
+#include "router/prompt_prefix.h"
 #include "router/router.h"
 #include "router/router_metrics.h"
 
@@ -26,13 +27,21 @@ class RequestRun;
 struct RouterCore {
   RouterCore(net::Reactor& reactor_in, RouterOptions options_in);
 
+  // Of another engine's model.
+  PrefixRule prefix_rule(const ServedModel& model) const;
+  void listen(WorkerId worker);
+
   net::Reactor& reactor;
   RouterOptions options;
   observe::Metrics metrics_store;
   RouterMetrics metrics;
   net::HttpClient client;
   LoadLedger ledger;
-  PrefixMap prefixes;
+  PrefixHolders holders;
+  KvFeeds feeds;
+  // Given for other engines' models.
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatTemplate> chat_template;
   RetryBudget retry_budget;
   AdmissionGate gate;
   ExpectedOutput outputs;

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/reply_text.h"
 #include "net/http_client.h"
 #include "net/http_server.h"
 #include "router/fake_worker.h"
@@ -129,5 +130,34 @@ class RouterTest : public testing::Test {
   std::optional<net::HttpClient> client;
   uint16_t port = 0;
 };
+
+// How fake workers may behave.
+inline const std::string kStream = R"(,"stream":true,"max_tokens":50)";
+
+inline awaitable<void> hang(FakeWorker& worker, FakeWorker::Seen&, net::HttpResponder&) {
+  co_await worker.client_leaves(5s);
+}
+
+inline FakeWorker::Behaviour refuse(int status, std::string body) {
+  return [status, body](FakeWorker&, FakeWorker::Seen&,
+                        net::HttpResponder& responder) -> awaitable<void> {
+    co_await responder.send(status, {{"Content-Type", "application/json"}}, body);
+  };
+}
+
+// Streams three pieces, then waits for its client to leave.
+inline awaitable<void> begin_and_hang(FakeWorker& worker, FakeWorker::Seen&,
+                                      net::HttpResponder& responder) {
+  co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
+  for (const char* text : {"a", "b", "c"}) {
+    co_await responder.write(
+        sse_frame(R"({"choices":[{"index":0,"delta":{"content":")" + std::string(text) + "\"}}]}"));
+  }
+  co_await worker.client_leaves(5s);
+}
+
+inline double seconds_since(TimePoint begin) {
+  return to_seconds(std::chrono::steady_clock::now() - begin);
+}
 
 }  // namespace tandem::router

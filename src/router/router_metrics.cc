@@ -39,6 +39,36 @@ RouterMetrics::RouterMetrics(observe::Metrics& metrics) : metrics_(metrics) {
   prefix_blocks_ =
       metrics.gauge("tandem_router_prefix_blocks", "Blocks in the router's prefix map.");
   prefix_bytes_ = metrics.gauge("tandem_router_prefix_bytes", "Memory of the router's prefix map.");
+  const auto gauge = [&](const char* name, const char* help) { return metrics.gauge(name, help); };
+  prefix_entries_ = gauge("tandem_router_prefix_entries", "Blocks in it, by worker and tier.");
+  prefix_expected_ = gauge("tandem_router_prefix_expected",
+                           "Blocks in it that were sent somewhere and are not confirmed yet.");
+  kv_feeds_ = gauge("tandem_router_kv_feeds", "Publishers of KV events that are listened to.");
+  kv_held_bytes_ = gauge("tandem_router_kv_held_bytes",
+                         "KV events that wait until a gap before them is filled.");
+  tokens_bytes_ = gauge("tandem_router_tokenizer_cache_bytes",
+                        "Memory for pieces of prompts and their token ids.");
+  const auto total = [&](const char* name, const char* help) {
+    return Total{metrics.counter(name, help)};
+  };
+  prefix_evictions_ = total("tandem_router_prefix_evictions_total",
+                            "Entries that the router's prefix map gave up for want of room.");
+  kv_stored_ = total("tandem_router_kv_stored_total", "Blocks that events told as stored.");
+  kv_removed_ = total("tandem_router_kv_removed_total", "Blocks that events told as removed.");
+  kv_orphans_ = total("tandem_router_kv_unknown_parents_total",
+                      "Blocks left out because what they follow is not known.");
+  kv_ignored_ = total("tandem_router_kv_ignored_total",
+                      "Blocks and events left out: other layers, media or kinds.");
+  kv_bad_ = total("tandem_router_kv_bad_messages_total", "Messages of publishers that are none.");
+  kv_gaps_ = total("tandem_router_kv_gaps_total", "Gaps in the numbers of KV events.");
+  kv_replayed_ =
+      total("tandem_router_kv_replayed_total", "Messages that publishers sent again on request.");
+  kv_resets_ = total("tandem_router_kv_resets_total",
+                     "Times that what a publisher told was void: gaps that stayed, restarts.");
+  tokens_hits_ = total("tandem_router_tokenizer_cache_hit_bytes_total",
+                       "Prompt text whose token ids were known from before.");
+  tokens_misses_ = total("tandem_router_tokenizer_cache_miss_bytes_total",
+                         "Prompt text that was tokenized anew, beyond short pieces.");
 }
 
 void RouterMetrics::count_request(const std::string& route, int status) {
@@ -133,7 +163,8 @@ void RouterMetrics::leg_cancelled(const WorkerRegistry& registry, WorkerId worke
 }
 
 void RouterMetrics::sample(const WorkerRegistry& registry, const LoadLedger& ledger,
-                           const PrefixMap& prefixes) {
+                           const PrefixHolders& holders, const KvFeeds& feeds,
+                           const text::Tokenizer* engines_tokenizer) {
   for (WorkerId id = 0; id < registry.size(); ++id) {
     const observe::Labels labels{{"worker", registry.url_text(id)},
                                  {"role", role_name(registry.role(id))},
@@ -141,6 +172,10 @@ void RouterMetrics::sample(const WorkerRegistry& registry, const LoadLedger& led
     const Load& load = ledger.of(id);
     metrics_.gauge("tandem_router_worker_up", "1 when the worker answers its polls.", labels)
         .set(registry.up(id) ? 1 : 0);
+    metrics_
+        .gauge("tandem_router_worker_silent",
+               "1 when it has requests and does not answer its health route.", labels)
+        .set(registry.silent(id) ? 1 : 0);
     metrics_
         .gauge("tandem_router_worker_breaker_open", "1 when failures keep requests away.", labels)
         .set(registry.breaker_open(id) ? 1 : 0);
@@ -158,8 +193,47 @@ void RouterMetrics::sample(const WorkerRegistry& registry, const LoadLedger& led
     metrics_.gauge("tandem_router_held_tokens", "Context of the legs in flight.", labels)
         .set(static_cast<double>(load.held_tokens));
   }
-  prefix_blocks_.set(static_cast<double>(prefixes.blocks()));
-  prefix_bytes_.set(static_cast<double>(prefixes.bytes()));
+  sample_prefixes(holders, feeds);
+  sample_tokenizers(registry, engines_tokenizer);
+}
+
+void RouterMetrics::sample_prefixes(const PrefixHolders& holders, const KvFeeds& feeds) {
+  const PrefixHolders::Counts known = holders.counts();
+  const KvFeeds::Counts heard = feeds.counts();
+  const auto set = [](observe::Gauge& gauge, auto value) { gauge.set(static_cast<double>(value)); };
+  set(prefix_blocks_, known.blocks);
+  set(prefix_entries_, known.entries);
+  set(prefix_bytes_, known.bytes);
+  set(prefix_expected_, known.expected);
+  set(kv_feeds_, heard.feeds.feeds);
+  set(kv_held_bytes_, heard.feeds.held_bytes);
+  prefix_evictions_.set(known.evictions);
+  kv_stored_.set(known.stored);
+  kv_removed_.set(known.removed);
+  kv_orphans_.set(known.unknown_parents);
+  kv_ignored_.set(known.ignored);
+  kv_bad_.set(heard.bad_batches + heard.feeds.errors);
+  kv_gaps_.set(heard.feeds.gaps);
+  kv_replayed_.set(heard.feeds.replayed);
+  kv_resets_.set(heard.feeds.resets);
+}
+
+// A model that is not served any more takes its counts with it: what is told never falls.
+void RouterMetrics::sample_tokenizers(const WorkerRegistry& registry,
+                                      const text::Tokenizer* engines_tokenizer) {
+  text::SegmentCache::Counts sum;
+  const auto add = [&](const text::Tokenizer* tokenizer) {
+    if (tokenizer == nullptr || tokenizer->segment_cache() == nullptr) return;
+    const text::SegmentCache::Counts one = tokenizer->segment_cache()->counts();
+    sum.bytes += one.bytes;
+    sum.hit_bytes += one.hit_bytes;
+    sum.miss_bytes += one.miss_bytes;
+  };
+  add(engines_tokenizer);
+  for (const ModelList::Pointer& model : registry.models()->all()) add(model->tokenizer.get());
+  tokens_bytes_.set(static_cast<double>(sum.bytes));
+  tokens_hits_.set(sum.hit_bytes);
+  tokens_misses_.set(sum.miss_bytes);
 }
 
 }  // namespace tandem::router

@@ -8,10 +8,12 @@
 #include <utility>
 
 #include "observe/metrics.h"
+#include "router/kv_feeds.h"
 #include "router/legs/legs.h"
 #include "router/legs/load.h"
-#include "router/policy/prefix_map.h"
+#include "router/prefix/prefix_holders.h"
 #include "router/worker_registry.h"
+#include "text/tokenizer.h"
 
 namespace tandem::router {
 
@@ -21,7 +23,10 @@ class RouterMetrics {
 
   // `route` is a row of the route table, never a client's text.
   void count_request(const std::string& route, int status);
-  void sample(const WorkerRegistry& registry, const LoadLedger& ledger, const PrefixMap& prefixes);
+  // `engines_tokenizer`: null where there is none.
+  void sample(const WorkerRegistry& registry, const LoadLedger& ledger,
+              const PrefixHolders& holders, const KvFeeds& feeds,
+              const text::Tokenizer* engines_tokenizer);
 
   // Labelled with the model's served name: one that workers gave, never a client's text.
   struct OfModel {
@@ -47,6 +52,18 @@ class RouterMetrics {
 
  private:
   friend class Buffered;
+  // A counter of what is counted elsewhere.
+  struct Total {
+    observe::Counter counter;
+    uint64_t told = 0;
+    void set(uint64_t now) {
+      if (now <= told) return;
+      counter.add(static_cast<double>(now - told));
+      told = now;
+    }
+  };
+  void sample_prefixes(const PrefixHolders& holders, const KvFeeds& feeds);
+  void sample_tokenizers(const WorkerRegistry& registry, const text::Tokenizer* engines_tokenizer);
   void count_leg(const WorkerRegistry& registry, WorkerId worker, Leg leg, const char* outcome);
 
   observe::Metrics& metrics_;
@@ -55,7 +72,10 @@ class RouterMetrics {
   std::map<const Connector*, OfConnector> connectors_;
   std::map<std::tuple<WorkerId, Leg, const char*>, observe::Counter> legs_;
   observe::Counter aborts_, failed_aborts_;
-  observe::Gauge prefix_blocks_, prefix_bytes_, buffered_;
+  observe::Gauge prefix_blocks_, prefix_entries_, prefix_bytes_, prefix_expected_, buffered_;
+  observe::Gauge kv_feeds_, kv_held_bytes_, tokens_bytes_;
+  Total prefix_evictions_, kv_stored_, kv_removed_, kv_orphans_, kv_ignored_, kv_bad_;
+  Total kv_gaps_, kv_replayed_, kv_resets_, tokens_hits_, tokens_misses_;
 };
 
 // Bytes of an unfinished frame, while this lives.

@@ -198,6 +198,7 @@ net::asio::awaitable<void> RequestRun::relay_stream(LegRun& leg, net::ClientHead
     framer.trim();
     const Buffered held(core_->metrics, framer.buffered());
     Result<std::string> bytes = co_await leg.call->read_some();
+    if (bytes) core_->registry.heard(leg.dispatch.worker);
     if (leg.detached) co_return leg.call->cancel();
     if (!bytes || bytes->empty()) {
       // Its last event came, or its own word for why there is none.

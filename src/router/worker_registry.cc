@@ -258,6 +258,7 @@ void WorkerRegistry::set_state(WorkerId id, State state, const std::string& why)
   if (worker.state == state || worker.state == State::kRemoved) return;
   const State before = std::exchange(worker.state, state);
   const char* const role = role_name(worker.address.role);
+  worker.silent = false;
   if (state == State::kUp) {
     worker.was_up = true;
     observe::log_info("{} worker {} is up", role, worker.address.url);
@@ -278,7 +279,7 @@ void WorkerRegistry::complain(Worker& worker, const std::string& what) {
 bool WorkerRegistry::breaker_open(WorkerId id) const { return workers_[id]->open_until > now(); }
 
 bool WorkerRegistry::available(WorkerId id) const {
-  return up(id) && !workers_[id]->draining && !breaker_open(id);
+  return up(id) && !silent(id) && !draining(id) && !breaker_open(id);
 }
 
 bool WorkerRegistry::servable(const ServedModel& model) const {
@@ -326,7 +327,7 @@ void WorkerRegistry::snapshots(const ServedModel& model, const std::vector<int32
     snapshot.role = worker.address.role;
     snapshot.group = worker.group;
     snapshot.key = worker.key;
-    snapshot.available = up(id) && !worker.draining && worker.open_until <= at;
+    snapshot.available = up(id) && !worker.silent && !worker.draining && worker.open_until <= at;
     some[static_cast<size_t>(snapshot.role)] |= snapshot.available;
     snapshot.prefill_rate = worker.prefill_rate.tokens_per_second();
     snapshot.decode_step_seconds = worker.step_seconds;
@@ -357,6 +358,8 @@ void WorkerRegistry::leg_died(WorkerId id, const std::string& error_code) {
 }
 
 void WorkerRegistry::look_again(WorkerId id) { workers_[id]->poke.notify(); }
+
+void WorkerRegistry::heard(WorkerId id) { workers_[id]->heard = now(); }
 
 void WorkerRegistry::charge(WorkerId id) {
   Worker& worker = *workers_[id];

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,19 +52,21 @@ struct WorkerInfo {
   int32_t block_tokens = 16;
   std::string handoff_address;        // "unix:/path"; prefill only
   int64_t token_capacity = 0;         // what its KV memory holds
+  std::string kv_events;              // where it publishes block events (kv_feeds.h), if anywhere
   std::vector<std::string> adapters;  // LoRA adapters by their served names, sorted
 };
 Result<WorkerInfo> parse_worker_info(const JsonValue& json);
 
-// Of an engine that is not Tandem's: how its pair finds it.
+// How an engine's pair finds it, and the router what it publishes.
 struct EngineInfo {
   std::vector<EngineModel> models;
   std::vector<std::string> engine_ids;  // IdentitySource::kBootstrapQuery: by data-parallel rank
   PrefillIdentity identity;             // IdentitySource::kPrefillReply
   std::string context_endpoint;         // IdentitySource::kServerInfo: TensorRT-LLM's
+  std::optional<int32_t> context_dp_rank;
   uint16_t bootstrap_port = 0;
   int32_t dp_size = 1;
-  std::string kv_events;  // where it publishes block events; empty: nowhere
+  std::string kv_events;  // where it publishes block events (kv_feeds.h); empty: nowhere
 };
 
 struct RegistryOptions {
@@ -74,8 +77,11 @@ struct RegistryOptions {
   int poll_failures = 2;  // in a row: down
   // The same for other engines, which answer late when they are busy.
   Duration health_interval = std::chrono::seconds(1);
-  Duration health_timeout = std::chrono::seconds(2);
+  Duration health_timeout = std::chrono::seconds(5);
   int health_failures = 3;
+  // One that takes connections, has requests of ours and says nothing at all is down after so long;
+  // zero: never.
+  Duration silence_limit = std::chrono::minutes(5);
   int health_successes = 2;                              // in a row: up again
   Duration relearn_interval = std::chrono::seconds(10);  // models, ranks, epochs
   int breaker_failures = 5;                              // charged legs in a row: open
@@ -88,6 +94,7 @@ class WorkerRegistry {
   struct Events {
     std::function<void(WorkerId)> down;       // legs there are lost
     std::function<void(WorkerId)> new_epoch;  // its cache is gone
+    std::function<void(WorkerId)> learned;    // it told of itself, before it is up
   };
   enum class State { kUnknown, kUp, kNotReady, kDown, kRemoved };
 
@@ -119,8 +126,11 @@ class WorkerRegistry {
   State state(WorkerId worker) const { return workers_[worker]->state; }
   bool up(WorkerId worker) const { return workers_[worker]->state == State::kUp; }
   bool draining(WorkerId worker) const { return workers_[worker]->draining; }
+  // Its health route does not answer while it works on requests of ours: it may be busy, so it is
+  // not down and no leg is cut, but new ones go to others if there are any.
+  bool silent(WorkerId worker) const { return workers_[worker]->silent; }
   bool breaker_open(WorkerId worker) const;
-  bool available(WorkerId worker) const;  // up, not draining, breaker closed
+  bool available(WorkerId worker) const;  // up, not silent, not draining, breaker closed
   // Some model has a pair, or a unified worker, that can take requests.
   bool ready() const;
   // Every worker is up.
@@ -136,8 +146,8 @@ class WorkerRegistry {
   const std::shared_ptr<const ModelList>& models() const { return models_; }
 
   // The workers of `model`, into `out` (emptied before). `held`: leading blocks by worker, or
-  // empty. When the breakers of all workers of a role are open, they are taken for closed: some
-  // chance is better than none.
+  // empty. When all workers of a role are silent or have their breakers open, they are taken for
+  // good: some chance is better than none.
   void snapshots(const ServedModel& model, const std::vector<int32_t>& held,
                  std::vector<WorkerSnapshot>& out) const;
   // The worker's whole load: ours and what others gave it.
@@ -150,6 +160,7 @@ class WorkerRegistry {
   // look now.
   void leg_died(WorkerId worker, const std::string& error_code);
   void look_again(WorkerId worker);  // something it told may be old
+  void heard(WorkerId worker);       // bytes of it came: it is alive
   void charge(WorkerId worker);
   void succeeded(WorkerId worker);
   // It computed so many tokens of a prompt that was sent to it at `sent`, by now.
@@ -174,8 +185,10 @@ class WorkerRegistry {
     EngineInfo engine;
     State state = State::kUnknown;
     bool draining = false;
+    bool silent = false;
     bool was_up = false;
     bool away = false;  // it was gone: when it is there again it is another process
+    TimePoint heard;
     int failures = 0;
     int successes = 0;
     int charged = 0;
@@ -208,6 +221,8 @@ class WorkerRegistry {
   net::asio::awaitable<void> read_load(WorkerId id);
   void publish_models(WorkerId id);
 
+  // It did not answer its health route, `failures` times in a row.
+  void not_answered(WorkerId id, const Error& error);
   void restarted(WorkerId id);
   void forget_unserved_models();
   bool in_use(const ServedModel& model, WorkerId except) const;
@@ -229,6 +244,9 @@ class WorkerRegistry {
       groups_;  // connector, name; the index is the number
   std::shared_ptr<const ModelList> models_ = std::make_shared<const ModelList>();
 };
+
+// For pieces of conversations that come again with every turn.
+inline constexpr size_t kTokenizerCacheBytes = size_t{64} << 20;
 
 const char* role_name(WorkerRole role);
 const char* state_name(WorkerRegistry::State state);

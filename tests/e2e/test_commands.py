@@ -37,7 +37,7 @@ def test_every_command_in_the_help_has_help_with_examples(binary):
     (["up", "m.gguf", "--kv-memory", "much"], "--kv-memory"),
     (["worker", "m.gguf", "--role", "both"], "--role"),
     (["router", "--prefill", "http://127.0.0.1:1"], "--decode"),
-    (["router", "--unified", "ftp://x"], "ftp://x"),
+    (["router", "--worker", "ftp://x"], "ftp://x"),
     (["worker", "m.gguf", "--role", "decode"], "TANDEM_SECRET"),
     (["router", "--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:1"], "TANDEM_SECRET"),
     (["inspect", "README.md"], "GGUF"),

@@ -1,90 +1,13 @@
 """KV events: what workers and mocks publish, read by a peer that we did not write."""
 
-import contextlib
-import itertools
-import socket
 import time
 
-import msgpack
 import pytest
-import zmq
 
-from mocks import SLOW, Mocks
+from kv_events import BLOCK, Listener, complete, engines, free_port, fresh_tokens
 from servers import request
 
 pytestmark = pytest.mark.quick
-BLOCK = 16
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Listener:
-    """A subscriber as vLLM's users write it."""
-
-    def __init__(self, endpoint):
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.SUB)
-        self.socket.connect(endpoint)
-        self.socket.subscribe(b"")
-        self.socket.RCVTIMEO = 10000 * SLOW
-
-    def next(self):
-        topic, sequence, payload = self.socket.recv_multipart()
-        return topic.decode(), int.from_bytes(sequence, "big"), msgpack.unpackb(payload)
-
-    def events(self, kind, seconds=10):
-        """Waits for a batch that has an event of that kind."""
-        deadline = time.monotonic() + seconds * SLOW
-        while time.monotonic() < deadline:
-            _, _, batch = self.next()
-            found = [e for e in batch[1] if (e["type"] if isinstance(e, dict) else e[0]) == kind]
-            if found:
-                return found
-        raise AssertionError(f"no {kind}")
-
-    def replay(self, endpoint, start):
-        with self.context.socket(zmq.DEALER) as asking:
-            asking.RCVTIMEO = 10000 * SLOW
-            asking.connect(endpoint)
-            asking.send_multipart([b"", start.to_bytes(8, "big")])
-            out = []
-            while True:
-                _, sequence, payload = asking.recv_multipart()
-                number = int.from_bytes(sequence, "big", signed=True)
-                if number == -1:
-                    return out
-                out.append((number, msgpack.unpackb(payload)))
-
-    def close(self):
-        self.context.destroy(linger=0)
-
-
-@contextlib.contextmanager
-def engines(binary, directory, *arguments):
-    """The mocks, and by URL where each publishes."""
-    made = Mocks(binary, directory / "mocks.log", *arguments)
-    try:
-        yield made.all
-    finally:
-        made.end()
-
-
-COUNTER = itertools.count(1)
-
-
-def fresh_tokens(blocks):
-    start = next(COUNTER) * 10000
-    return list(range(start, start + blocks * BLOCK))
-
-
-def complete(url, tokens, model="mock-model"):
-    reply = request(url, "POST", "/v1/completions", {"model": model, "prompt": tokens, "max_tokens": 1})
-    assert reply.status == 200, reply.body
-    return reply.json()
 
 
 def test_an_independent_subscriber_follows_a_worker(launch, model):

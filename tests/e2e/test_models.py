@@ -74,7 +74,7 @@ def test_a_router_learns_the_models_from_its_workers(launch, write_script, tmp_p
     workers[0].kill()
     wait_until(lambda: named(router.url, "first").status == 503, 5, "the first model is gone")
     assert named(router.url, "second").status == 200
-    mixed = launch("mixed", "router", "--unified", workers[1].url, odd.url, "--port", "0", env=env)
+    mixed = launch("mixed", "router", "--worker", workers[1].url, odd.url, "--port", "0", env=env)
     wait_until(lambda: "another model under the name" in mixed.log() or "--block-tokens" in mixed.log(), 10, mixed.log)
 
 

@@ -174,6 +174,7 @@ def check_trtllm(fleet, first, second, _):
         assert two["ctx_usage"]["prompt_tokens"] > 0 and second["prompt_token_ids"]
     else:
         assert one["schedule_style"] == two["schedule_style"] == 1 and two["ctx_request_id"] == one["disagg_request_id"]
+        assert two["ctx_dp_rank"] == 0
 
 
 CHECKS = {"sglang": check_sglang, "vllm-nixl": check_nixl, "vllm-nixl-push": check_push, "vllm-mooncake": check_mooncake,

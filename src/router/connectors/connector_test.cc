@@ -51,6 +51,7 @@ class Legs {
     values.bootstrap_port = 8998;
     values.identity = {"engine-1", "10.0.0.7", "5600", "2"};
     values.context_endpoint = "10.0.0.7:7777";
+    values.context_dp_rank = 3;
   }
 
   Built make(LegPart leg, const Harvest* harvest = nullptr) const {
@@ -353,7 +354,12 @@ TEST(Connectors, TrtllmGenerationFirst) {
   EXPECT_EQ(legs.make(LegPart::kDecode).at("disaggregated_params"),
             R"({"request_type":"generation_only","ctx_request_id":)" + id +
                 R"(,"disagg_request_id":)" + id +
-                R"(,"schedule_style":1,"ctx_info_endpoint":"10.0.0.7:7777"})");
+                R"(,"schedule_style":1,"ctx_info_endpoint":"10.0.0.7:7777","ctx_dp_rank":3})");
+  Legs unknown("trtllm-gen-first", Api::kChat, kChatBody);
+  unknown.values.context_dp_rank.reset();
+  EXPECT_TRUE(unknown.make(LegPart::kDecode)
+                  .at("disaggregated_params")
+                  .ends_with(R"("ctx_dp_rank":null})"));
 }
 
 TEST(Connectors, SharedStorageNeedsNoParams) {

@@ -141,7 +141,7 @@ constexpr std::array kTrtllmFirstDecode = {
     BodyEdit{.path = "disaggregated_params",
              .value = R"({"request_type":"generation_only","ctx_request_id":$GLOBAL_ID,)"
                       R"("disagg_request_id":$GLOBAL_ID,"schedule_style":1,)"
-                      R"("ctx_info_endpoint":$CONTEXT_ENDPOINT})",
+                      R"("ctx_info_endpoint":$CONTEXT_ENDPOINT,"ctx_dp_rank":$CONTEXT_DP_RANK})",
              .needed = true}};
 constexpr EngineEndpoints kTrtllmEndpoints{
     .info = "/server_info", .version = "/version", .metrics = "/prometheus/metrics"};

@@ -25,10 +25,7 @@ class Reader {
     facts_.prompt_logprobs = json_integer_of(body_, find("prompt_logprobs")).has_value();
     facts_.return_token_ids = flag("return_token_ids");
     facts_.own_rid = find("rid") != nullptr && find("rid")->kind != Kind::kNull;
-    facts_.input_logprobs = facts_.api == Api::kGenerate
-                                ? returns_logprobs()
-                                : facts_.api == Api::kCompletions && flag("echo") &&
-                                      json_integer_of(body_, find("logprobs")).has_value();
+    facts_.input_logprobs = wants_input_logprobs();
     read_limits();
     read_prompt();
     facts_.affinity_key = affinity();
@@ -53,6 +50,19 @@ class Reader {
     auto scan = scan_json(value);
     if (!scan) return std::nullopt;
     return Object{value, std::move(*scan)};
+  }
+
+  bool wants_input_logprobs() const {
+    switch (facts_.api) {
+      case Api::kGenerate:
+        return returns_logprobs();
+      case Api::kCompletions:
+        return flag("echo") && json_integer_of(body_, find("logprobs")).has_value();
+      case Api::kChat:
+        return flag("logprobs") && flag("return_meta_info");
+      default:
+        return false;
+    }
   }
 
   // A batch has a list of flags.

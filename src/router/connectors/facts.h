@@ -41,7 +41,8 @@ struct BodyFacts {
   // the session in metadata.user_id, user. Headers come before it, the first chunks after it.
   std::string affinity_key;
 
-  bool input_logprobs = false;    // SGLang: return_logprob; completions: echo with logprobs
+  // SGLang: return_logprob; completions: echo with logprobs; chat: logprobs and return_meta_info.
+  bool input_logprobs = false;
   bool prompt_logprobs = false;   // vLLM's field
   bool return_token_ids = false;  // the client wants prompt_token_ids itself
   bool own_rid = false;           // the client named the request itself (SGLang's rid)

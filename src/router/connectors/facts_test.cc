@@ -61,6 +61,8 @@ TEST(Facts, PromptLogprobs) {
   EXPECT_TRUE(
       facts_of(Api::kCompletions, R"({"prompt":"a","echo":true,"logprobs":1})").input_logprobs);
   EXPECT_FALSE(facts_of(Api::kCompletions, R"({"prompt":"a","logprobs":1})").input_logprobs);
+  EXPECT_TRUE(facts_of(Api::kChat, R"({"logprobs":true,"return_meta_info":true})").input_logprobs);
+  EXPECT_FALSE(facts_of(Api::kChat, R"({"logprobs":true})").input_logprobs);
   EXPECT_TRUE(facts_of(Api::kChat, R"({"prompt_logprobs":0})").prompt_logprobs);
 }
 

@@ -48,6 +48,9 @@ class Names {
     if (name == "RID") return string(values_.rid);
     if (name == "TRANSFER_ID") return string(values_.transfer_id);
     if (name == "CONTEXT_ENDPOINT") return string(values_.context_endpoint);
+    if (name == "CONTEXT_DP_RANK")
+      return std::string(values_.context_dp_rank ? std::to_string(*values_.context_dp_rank)
+                                                 : "null");
     if (name == "ENGINE_ID") return string(values_.identity.engine_id);
     if (name == "SIDE_HOST") return string(values_.identity.host);
     if (name == "SIDE_PORT") return given(values_.identity.port);

@@ -38,6 +38,7 @@ struct LegValues {
   std::string bootstrap_host;              // $BOOTSTRAP_HOST, and in $BOOTSTRAP_URL
   std::optional<uint16_t> bootstrap_port;  // $BOOTSTRAP_PORT (null when unknown)
   std::string context_endpoint;            // $CONTEXT_ENDPOINT: TensorRT-LLM's ctx_info_endpoint
+  std::optional<int32_t> context_dp_rank;  // $CONTEXT_DP_RANK (null when unknown)
   PrefillIdentity identity;                // $ENGINE_ID, $SIDE_HOST, $SIDE_PORT, $TP_SIZE
   std::optional<int32_t> dp_rank;          // $DP_RANK: of this leg's worker
   std::optional<int32_t> prefill_dp_rank;  // $PREFILL_DP_RANK

@@ -4,12 +4,13 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include <gtest/gtest.h>
 
+#include "protocol/content_id.h"
 #include "router/policy/policy.h"
-#include "router/policy/prefix_map.h"
 
 namespace tandem::router {
 namespace {
@@ -39,7 +40,7 @@ class TraceRunner {
       if (verb == "finish") finish(name, fields);
       if (verb == "down") workers_[ids_.at(name)].available = false;
       if (verb == "up") workers_[ids_.at(name)].available = true;
-      if (verb == "epoch") map_.clear_worker(ids_.at(name));
+      if (verb == "epoch") held_.erase(ids_.at(name));
     }
     return out_.str();
   }
@@ -87,8 +88,7 @@ class TraceRunner {
     PlacementRequest request;
     request.prompt_tokens = running.tokens;
     request.affinity = stable_hash(fields["session"]);
-    const auto held = map_.match(running.ids, workers_.size());
-    for (auto& worker : workers_) worker.prefix_blocks = held[worker.id];
+    for (auto& worker : workers_) worker.prefix_blocks = held(running.ids, worker.id);
     running.placement = choose_placement(workers_, request, {});
     const Placement& placement = running.placement;
     out_ << name << ": ";
@@ -113,18 +113,31 @@ class TraceRunner {
         placement.prefill == kNoWorker ? placement.answer : placement.prefill;
     workers_[computing].queued_tokens -= running.tokens - placement.expected_cached;
     --workers_[placement.answer].running;
-    map_.insert(running.ids, computing);
+    hold(running.ids, computing);
     const auto output = blocks(fields["output"], running.ids.back());
     running.ids.insert(running.ids.end(), output.begin(), output.end());
-    map_.insert(running.ids, placement.answer);
+    hold(running.ids, placement.answer);
     running_.erase(name);
+  }
+
+  void hold(const std::vector<protocol::ContentId>& ids, WorkerId worker) {
+    for (const protocol::ContentId& id : ids) held_[worker].insert(id.hex());
+  }
+
+  int32_t held(const std::vector<protocol::ContentId>& ids, WorkerId worker) {
+    int32_t count = 0;
+    for (const protocol::ContentId& id : ids) {
+      if (!held_[worker].contains(id.hex())) break;
+      ++count;
+    }
+    return count;
   }
 
   std::vector<WorkerSnapshot> workers_;
   std::vector<std::string> names_;
   std::map<std::string, WorkerId> ids_;
   std::map<std::string, Running> running_;
-  PrefixMap map_{1 << 20};
+  std::map<WorkerId, std::set<std::string>> held_;  // blocks by their names
   std::ostringstream out_;
 };
 

@@ -46,10 +46,31 @@ std::optional<LaneId> BlockIndex::add_lane(uint32_t group, float weight) {
   return static_cast<LaneId>(lanes_.size() - 1);
 }
 
-void BlockIndex::remove_lane(LaneId lane) {
-  clear(lane);
-  lanes_[lane].reset();
-  --lane_count_;
+void BlockIndex::retire_lane(LaneId lane) {
+  lanes_[lane]->retired = true;
+  retired_.push_back(lane);
+  sweep_place_ = 0;
+}
+
+bool BlockIndex::sweep(size_t most) {
+  while (!retired_.empty()) {
+    const LaneId lane = retired_.back();
+    Names& names = lanes_[lane]->names;
+    for (; most > 0 && names.size() > 0; --most) {
+      Names::Slot* const slot = names.sweep(sweep_place_);
+      const BlockKey key = slot->second >> 8;
+      names.erase(*slot);
+      --sweep_place_;  // another entry may have moved there
+      --entries_;
+      drop_holder(key, lane);
+    }
+    if (names.size() > 0) return true;
+    lanes_[lane].reset();
+    --lane_count_;
+    retired_.pop_back();
+    sweep_place_ = 0;
+  }
+  return false;
 }
 
 // --- holders: up to four lane numbers plus one, ascending from the low end; or a list elsewhere.
@@ -170,13 +191,6 @@ std::optional<BlockKey> BlockIndex::find(LaneId lane, uint64_t name) const {
   return slot->second >> 8;
 }
 
-void BlockIndex::clear(LaneId lane) {
-  Names& names = lanes_[lane]->names;
-  names.visit([&](const Names::Slot& slot) { drop_holder(slot.second >> 8, lane); });
-  entries_ -= names.size();
-  names.clear();
-}
-
 void BlockIndex::touch(std::span<const BlockKey> keys) {
   for (size_t i = 0; i < keys.size(); ++i) {
     if (i + 8 < keys.size()) blocks_.prefetch(keys[i + 8]);
@@ -202,7 +216,8 @@ void BlockIndex::evict() {
     }
     if (slot == nullptr) continue;
     ++looks;
-    const Blocks::Slot* const block = blocks_.find(slot->second >> 8);
+    const Blocks::Slot* const block =
+        lanes_[lane]->retired ? nullptr : blocks_.find(slot->second >> 8);
     const int age = block == nullptr ? 256 : static_cast<uint8_t>(age_ - (block->first & kAgeMask));
     if (age <= oldest) continue;
     oldest = age;
@@ -248,6 +263,7 @@ std::vector<BlockIndex::Held> BlockIndex::add_up(std::span<const Segment> segmen
     for (Sum& sum : sums) sum.weight = 0;
     each_lane(segment.holders, [&](LaneId id) {
       const Lane& lane = *lanes_[id];
+      if (lane.retired) return;
       auto sum =
           std::ranges::find_if(sums, [&](const Sum& s) { return s.held.group == lane.group; });
       if (sum == sums.end()) {

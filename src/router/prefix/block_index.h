@@ -30,14 +30,17 @@ class BlockIndex {
   // Lanes of one group together hold what any of them does; a block counts as its best lane's
   // `weight`. Nothing: there are as many as there can be.
   std::optional<LaneId> add_lane(uint32_t group, float weight);
-  void remove_lane(LaneId lane);
+  // Nothing is found in the lane any more, and its number may be used again once sweep() has given
+  // its entries back.
+  void retire_lane(LaneId lane);
+  // Takes up to so many entries of retired lanes out. True: there are more.
+  bool sweep(size_t most);
 
   enum class Inserted : uint8_t { kNew, kAgain, kOtherKey };
   // Another one of the same name in the lane is counted: as many removals are needed.
   Inserted insert(LaneId lane, uint64_t name, BlockKey key);
   bool remove(LaneId lane, uint64_t name);  // false: it was not there
   std::optional<BlockKey> find(LaneId lane, uint64_t name) const;
-  void clear(LaneId lane);  // takes time for what this lane holds only
   void touch(std::span<const BlockKey> keys);
 
   struct Held {
@@ -63,6 +66,7 @@ class BlockIndex {
   struct Lane {
     uint32_t group = 0;
     float weight = 1;
+    bool retired = false;
     Names names;
   };
   struct Segment {
@@ -93,6 +97,8 @@ class BlockIndex {
   Blocks blocks_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by id; null: free
   size_t lane_count_ = 0;
+  std::vector<LaneId> retired_;
+  uint64_t sweep_place_ = 0;                 // in the last of them
   std::vector<std::vector<LaneId>> spills_;  // lanes of blocks that many hold, sorted
   std::vector<uint32_t> free_spills_;
   size_t spill_bytes_ = 0;

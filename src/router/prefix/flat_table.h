@@ -78,21 +78,6 @@ class FlatTable {
       resize(shard, shard.used + shard.used / 4 + 8);
   }
 
-  void clear() {
-    for (Shard& shard : shards_) shard = Shard{};
-    bytes_ = 0;
-    size_ = 0;
-  }
-
-  template <typename See>
-  void visit(See see) const {
-    for (const Shard& shard : shards_) {
-      for (const Slot& slot : shard.slots) {
-        if (slot.first != 0) see(slot);
-      }
-    }
-  }
-
   // The next used slot at or behind a place that only makes sense here; wraps around. Null: empty.
   Slot* sweep(uint64_t& place) {
     if (size_ == 0) return nullptr;

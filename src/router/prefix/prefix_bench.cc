@@ -1,8 +1,10 @@
 // Ten million blocks of eight workers: resident bytes per block, inserts, look-ups of a prompt of
 // 100k tokens (6,250 blocks of 16). Prints p50 and p99 of look-ups as counters, in microseconds.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <random>
+#include <thread>
 
 #include <benchmark/benchmark.h>
 #include <unistd.h>
@@ -105,15 +107,35 @@ void hash_prompt(benchmark::State& state) {
 }
 BENCHMARK(hash_prompt);
 
+// A worker of 100,000 blocks is forgotten while another thread looks prompts up: the longest of its
+// look-ups, and the whole clear.
 void clear_a_worker(benchmark::State& state) {
+  double longest = 0;
   for (auto _ : state) {
     state.PauseTiming();
-    BlockIndex index(size_t{64} << 20);
-    const LaneId lane = *index.add_lane(0, 1);
-    for (const BlockKey key : chain(1, 100'000)) (void)index.insert(lane, key, key);
+    PrefixHolders holders({.max_bytes = size_t{64} << 20}, 1);
+    holders.describe(0, "m", false);
+    const TimePoint now = std::chrono::steady_clock::now();
+    holders.believe(0, chain(1, 100'000), now);
+    const PromptKeys prompt{16, chain(2, kPrompt)};
+    std::atomic<bool> done = false;
+    std::thread looks([&] {
+      while (!done) {
+        const TimePoint begin = std::chrono::steady_clock::now();
+        benchmark::DoNotOptimize(holders.match(std::span(&prompt, 1), 1, begin));
+        longest = std::max(longest, to_seconds(std::chrono::steady_clock::now() - begin) * 1e6);
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    });
     state.ResumeTiming();
-    index.clear(lane);
+    holders.forget(0);
+    holders.tend(now);
+    state.PauseTiming();
+    done = true;
+    looks.join();
+    state.ResumeTiming();
   }
+  state.counters["longest_look_up_us"] = longest;
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations() * 100'000));
 }
 BENCHMARK(clear_a_worker)->Iterations(10);

@@ -1,6 +1,7 @@
 #include "router/prefix/prefix_holders.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace tandem::router {
@@ -9,7 +10,9 @@ using protocol::EventMedium;
 
 namespace {
 
-constexpr size_t kPortion = 64;  // blocks that are applied under one lock
+constexpr size_t kPortion = 64;   // blocks that are applied under one lock
+constexpr int kMostYields = 100;  // between two portions
+constexpr size_t kMostSizes = 8;  // block sizes of one model
 
 }  // namespace
 
@@ -39,19 +42,35 @@ void PrefixHolders::describe(Worker worker, const std::string& model, bool event
   it.described = true;
   it.model = model;
   it.events = events;
+  it.block_tokens = 0;
+}
+
+bool PrefixHolders::tells(Worker worker) const {
+  const std::lock_guard lock(mutex_);
+  return worker < workers_.size() && workers_[worker] && workers_[worker]->events;
+}
+
+void PrefixHolders::retire(std::optional<LaneId>& lane) {
+  if (lane) index_.retire_lane(*lane);
+  lane.reset();
 }
 
 void PrefixHolders::drop_caches(Known& worker) {
   for (auto& [key, cache] : worker.caches) clear(cache);
-  if (worker.expected) index_.clear(*worker.expected);
-  if (worker.believed) index_.clear(*worker.believed);
+  retire(worker.expected);
+  retire(worker.believed);
+  retire(worker.believed_before);
   ++worker.epoch;
 }
 
 void PrefixHolders::clear(Cache& cache) {
-  for (const auto& lane : cache.lanes) {
-    if (lane) index_.clear(*lane);
-  }
+  for (auto& lane : cache.lanes) retire(lane);
+}
+
+// A mutex would mostly be taken again at once by the thread that gave it back.
+void PrefixHolders::give_way() const {
+  for (int i = 0; i < kMostYields && looking_.load(std::memory_order_relaxed) > 0; ++i)
+    std::this_thread::yield();
 }
 
 void PrefixHolders::forget(Worker worker) {
@@ -69,6 +88,12 @@ void PrefixHolders::reset(Worker worker, uint32_t stream) {
 int32_t PrefixHolders::block_tokens(Worker worker) const {
   const std::lock_guard lock(mutex_);
   return worker < workers_.size() && workers_[worker] ? workers_[worker]->block_tokens : 0;
+}
+
+std::vector<int32_t> PrefixHolders::block_sizes(const std::string& model) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = block_sizes_.find(model);
+  return found == block_sizes_.end() ? std::vector<int32_t>() : found->second;
 }
 
 // --- events
@@ -122,7 +147,13 @@ void PrefixHolders::store(Worker worker, uint32_t stream, int32_t rank,
     }
     Cache& cache = cache_of(worker, stream, rank);
     cache.layers = event.group;
-    if (!copies) it.block_tokens = event.block_tokens;
+    if (!copies && it.block_tokens != event.block_tokens) {
+      it.block_tokens = event.block_tokens;
+      std::vector<int32_t>& sizes = block_sizes_[it.model];
+      const auto at = std::ranges::lower_bound(sizes, event.block_tokens);
+      if ((at == sizes.end() || *at != event.block_tokens) && sizes.size() < kMostSizes)
+        sizes.insert(at, event.block_tokens);
+    }
     if (event.parent) {
       above = find(cache, event.parent->key());
     } else {
@@ -144,6 +175,7 @@ void PrefixHolders::store(Worker worker, uint32_t stream, int32_t rank,
       above = PrefixHasher::next(*above, std::span(event.tokens).subspan(i * block, block), extra);
       keys[i - begin] = *above;
     }
+    give_way();
     const std::lock_guard lock(mutex_);
     Cache& cache = cache_of(worker, stream, rank);
     const auto lane = lane_of(cache, event.medium);
@@ -163,6 +195,7 @@ void PrefixHolders::store(Worker worker, uint32_t stream, int32_t rank,
 void PrefixHolders::remove(Worker worker, uint32_t stream, int32_t rank,
                            const protocol::BlockRemoved& event) {
   for (size_t begin = 0; begin < event.hashes.size(); begin += kPortion) {
+    give_way();
     const std::lock_guard lock(mutex_);
     Cache& cache = cache_of(worker, stream, rank);
     const bool other_layers = event.group && cache.layers && *event.group != *cache.layers;
@@ -206,13 +239,8 @@ std::optional<LaneId> PrefixHolders::own_lane(std::optional<LaneId>& lane, const
 
 void PrefixHolders::expect(Worker worker, std::span<const BlockKey> chain, size_t held,
                            Duration time, TimePoint now) {
-  bool events = false;
-  {
-    const std::lock_guard lock(mutex_);
-    events = known(worker).events;
-  }
-  if (!events) return believe(worker, chain);
   for (size_t begin = 0; begin < chain.size(); begin += kPortion) {
+    give_way();
     const std::lock_guard lock(mutex_);
     Known& it = known(worker);
     const auto lane = own_lane(it.expected, it);
@@ -231,9 +259,11 @@ void PrefixHolders::expect(Worker worker, std::span<const BlockKey> chain, size_
   }
 }
 
-void PrefixHolders::believe(Worker worker, std::span<const BlockKey> chain) {
+void PrefixHolders::believe(Worker worker, std::span<const BlockKey> chain, TimePoint now) {
   for (size_t begin = 0; begin < chain.size(); begin += kPortion) {
+    give_way();
     const std::lock_guard lock(mutex_);
+    if (begin == 0) turn_beliefs(now);
     Known& it = known(worker);
     const auto lane = own_lane(it.believed, it);
     if (!lane) return;
@@ -256,15 +286,35 @@ void PrefixHolders::expire(TimePoint now, size_t most) {
   }
 }
 
-void PrefixHolders::tick(TimePoint now) {
-  const std::lock_guard lock(mutex_);
-  expire(now, 4096);
+// What is asked for is put into the young lane again; the old one goes.
+void PrefixHolders::turn_beliefs(TimePoint now) {
+  if (turned_ == TimePoint{}) turned_ = now;
+  if (now - turned_ < options_.believed) return;
+  turned_ = now;
+  for (const auto& worker : workers_) {
+    if (worker == nullptr) continue;
+    retire(worker->believed_before);
+    worker->believed_before = std::exchange(worker->believed, std::nullopt);
+  }
+}
+
+void PrefixHolders::tend(TimePoint now) {
+  bool more = true;
+  while (more) {
+    give_way();
+    const std::lock_guard lock(mutex_);
+    turn_beliefs(now);
+    expire(now, kPortion);
+    more = index_.sweep(kPortion) || (!expectations_.empty() && expectations_.front().until <= now);
+  }
 }
 
 std::vector<HeldPrefix> PrefixHolders::match(std::span<const PromptKeys> prompts, size_t workers,
                                              TimePoint now) {
   std::vector<HeldPrefix> held(workers);
+  looking_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
+  looking_.fetch_sub(1, std::memory_order_relaxed);
   expire(now, kPortion);
   for (const PromptKeys& prompt : prompts) {
     if (prompt.keys.empty()) continue;

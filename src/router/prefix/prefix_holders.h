@@ -1,12 +1,16 @@
-// PrefixHolders: which workers hold which prefixes, as far as the router knows: from their KV
-// events, from what was sent to them a moment ago, and, of workers without events, from what was
-// ever sent. An expectation, not a truth: a wrong one costs a recomputation, never a wrong answer.
+// PrefixHolders: which workers hold which prefixes, as far as the router knows. An expectation, not
+// a truth: a wrong one costs a recomputation, never a wrong answer. Three sources, one index:
 //
-// Thread-safe behind one lock that is held for microseconds: events are applied in small portions.
-// Time is an argument. Bounded by bytes.
+//  * events: what a worker's publisher told, until it tells otherwise;
+//  * expectations: what was just sent there, for a while: an event confirms it, or an answer;
+//  * beliefs: of a worker without events what it answered, until nobody asked for it for long.
+//
+// Thread-safe behind one lock that is held for microseconds: all is applied in small portions, and
+// who looks something up goes first. Time is an argument. Bounded by bytes.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -30,7 +34,9 @@ struct HolderOptions {
   float device = 1.0F;
   float host = 0.75F;
   float storage = 0.25F;
-  size_t max_expected = size_t{1} << 20;  // blocks that events have still to confirm
+  size_t max_expected = size_t{1} << 20;  // blocks that have still to be confirmed
+  // A belief that was not renewed for so long goes, at the latest after twice as long.
+  Duration believed = std::chrono::minutes(30);
 };
 
 // A prompt as one kind of block: the keys of its full blocks, each of so many tokens (or of bytes
@@ -38,6 +44,7 @@ struct HolderOptions {
 struct PromptKeys {
   int32_t block_tokens = 16;
   std::vector<BlockKey> keys;
+  bool of_bytes = false;  // no event tells of them
 };
 
 struct HeldPrefix {
@@ -56,22 +63,27 @@ class PrefixHolders {
   // was known of it.
   void describe(Worker worker, const std::string& model, bool events);
   void forget(Worker worker);  // its memory is gone
+  bool tells(Worker worker) const;
 
   // From the worker's events. `stream`: numbers apart that the worker may give its publishers.
   void apply(Worker worker, uint32_t stream, const protocol::KvEventBatch& batch);
   void reset(Worker worker, uint32_t stream);  // what that stream told is void
   // The block size of its events; 0: none came yet.
   int32_t block_tokens(Worker worker) const;
+  // Those of all workers of the model, ascending; also while none is there.
+  std::vector<int32_t> block_sizes(const std::string& model) const;
 
-  // The worker is about to hold these blocks, a chain from its root, for `time` unless its events
-  // say so. `held`: leading ones that are known already. Of a worker without events: as believe().
+  // The worker is about to hold these blocks, a chain from its root: they count for `time`. `held`:
+  // leading ones that are known already.
   void expect(Worker worker, std::span<const BlockKey> chain, size_t held, Duration time,
               TimePoint now);
-  // No events will tell of these blocks (or of the bytes that stand for them).
-  void believe(Worker worker, std::span<const BlockKey> chain);
+  // It holds them, and no event will tell of it.
+  void believe(Worker worker, std::span<const BlockKey> chain, TimePoint now);
   // By worker, for ids below `workers`.
   std::vector<HeldPrefix> match(std::span<const PromptKeys> prompts, size_t workers, TimePoint now);
-  void tick(TimePoint now);  // now and then: what was not confirmed goes
+  // What was not confirmed or renewed goes, and the entries of what was forgotten. Takes its time:
+  // where nothing waits for it, every second or so and after forget(), reset() and describe().
+  void tend(TimePoint now);
 
   struct Counts {
     size_t blocks = 0;
@@ -101,6 +113,7 @@ class PrefixHolders {
     uint32_t group = 0;  // of its first cache, and of what is expected
     std::optional<LaneId> expected;
     std::optional<LaneId> believed;
+    std::optional<LaneId> believed_before;
     uint32_t epoch = 0;  // of `expected`
     int32_t block_tokens = 0;
     std::map<std::pair<uint32_t, int32_t>, Cache> caches;  // by stream, rank
@@ -119,6 +132,9 @@ class PrefixHolders {
   std::optional<LaneId> own_lane(std::optional<LaneId>& lane, const Known& worker);
   void drop_caches(Known& worker);
   void clear(Cache& cache);
+  void retire(std::optional<LaneId>& lane);
+  void turn_beliefs(TimePoint now);
+  void give_way() const;
   std::optional<BlockKey> find(const Cache& cache, uint64_t name) const;
   void put(LaneId lane, uint64_t name, BlockKey key);
   void store(Worker worker, uint32_t stream, int32_t rank, const protocol::BlockStored& event);
@@ -127,11 +143,14 @@ class PrefixHolders {
 
   HolderOptions options_;
   PrefixHasher hasher_;
-  mutable std::mutex mutex_;  // everything below
+  std::atomic<int> looking_ = 0;  // threads that wait to look something up
+  mutable std::mutex mutex_;      // everything below
   BlockIndex index_;
   std::vector<std::unique_ptr<Known>> workers_;
-  std::vector<Worker> groups_;  // whose each group is
-  std::deque<Expectation> expectations_;
+  std::vector<Worker> groups_;                               // whose each group is
+  std::deque<Expectation> expectations_;                     // about in the order of their ends
+  std::map<std::string, std::vector<int32_t>> block_sizes_;  // by model
+  TimePoint turned_{};                                       // when beliefs grew old
   Counts counts_;
 };
 

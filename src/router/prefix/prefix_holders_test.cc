@@ -89,6 +89,7 @@ TEST_F(Holders, RemovalsInAnyOrderAndClearsAreFollowed) {
   EXPECT_EQ(held(keys(text))[0], 8);
   tell(0, {AllBlocksCleared{}});
   EXPECT_EQ(held(keys(text))[0], 0);
+  holders.tend(kStart);
   EXPECT_EQ(holders.counts().entries, 0U);
 }
 
@@ -176,13 +177,29 @@ TEST_F(Holders, AnExpectationHoldsUntilItIsConfirmedOrExpires) {
   EXPECT_EQ(held(prompt, later + std::chrono::seconds(6))[0], 16);
 }
 
-TEST_F(Holders, AWorkerWithoutEventsIsBelievedForGood) {
+TEST_F(Holders, AWorkerWithoutEventsIsBelievedWhatItAnsweredUntilNobodyAsksForItAnyMore) {
   const PromptKeys prompt = keys(tokens(1, 6));
-  holders.expect(2, prompt.keys, 0, std::chrono::seconds(2), kStart);
-  EXPECT_EQ(held(prompt, kStart + std::chrono::hours(1))[2], 24);
+  const PromptKeys other = keys(tokens(2, 6));
+  const TimePoint begin = kStart + std::chrono::hours(1);
+  holders.expect(2, prompt.keys, 0, std::chrono::seconds(2), begin);
+  EXPECT_EQ(held(prompt, begin)[2], 24);
+  EXPECT_EQ(held(prompt, begin + std::chrono::seconds(3))[2], 0) << "no answer came";
+  holders.believe(2, prompt.keys, begin);
+  holders.believe(2, other.keys, begin);
+  const auto at = [&](int minutes) { return begin + std::chrono::minutes(minutes); };
+  EXPECT_EQ(held(prompt, at(29))[2], 24);
+  holders.tend(at(31));
+  EXPECT_EQ(held(prompt, at(31))[2], 24);
+  holders.believe(2, prompt.keys, at(40));  // renewed
+  holders.tend(at(62));
+  EXPECT_EQ(held(prompt, at(62))[2], 24);
+  EXPECT_EQ(held(other, at(62))[2], 0);
+  EXPECT_EQ(holders.counts().entries, 6U);
   holders.forget(2);
   EXPECT_EQ(held(prompt)[2], 0);
+  holders.tend(at(62));
   EXPECT_EQ(holders.counts().entries, 0U);
+  EXPECT_EQ(holders.counts().blocks, 0U);
 }
 
 TEST_F(Holders, ForgettingAWorkerForgetsNobodyElse) {
@@ -219,7 +236,7 @@ TEST_F(Holders, BytesStandInWhereThereAreNoTokens) {
   text += "the end of one";
   const BlockKey root = holders.hasher().root("m", "bytes", 64);
   const PromptKeys one{16, PrefixHasher::of_bytes(root, text, 64)};
-  holders.expect(2, one.keys, 0, {}, kStart);
+  holders.believe(2, one.keys, kStart);
   EXPECT_EQ(held(one)[2], static_cast<int32_t>(one.keys.size()) * 16);
   std::string other = text;
   other[500] = 'b';

@@ -1,5 +1,7 @@
 #include "router/usage/prompt_truth.h"
 
+#include <optional>
+
 #include "router/usage/counts.h"
 
 namespace tandem::router {
@@ -28,22 +30,28 @@ std::string array_text(std::string_view text, const JsonMemberSpan* member) {
   return std::string(json_value_of(text, *member));
 }
 
-// One object of SGLang's native form.
-void read_part(std::string_view item, PromptTruth& truth) {
-  truth.parts.emplace_back();
+// The meta_info of an object that may have one. Its counts: of a prompt and what was generated.
+std::optional<UsageNumbers> read_meta(std::string_view item, PromptTruth& truth) {
   truth.input_logprobs.emplace_back();
   truth.input_top_logprobs.emplace_back();
   const auto scan = scan_json(item, kReplyLimits);
   const JsonMemberSpan* const meta = scan ? scan->find("meta_info") : nullptr;
-  if (!is_object(meta)) return;
+  if (!is_object(meta)) return std::nullopt;
   const std::string_view text = json_value_of(item, *meta);
   const auto inner = scan_json(text, kReplyLimits);
-  if (!inner) return;
-  const UsageNumbers numbers = read_meta_info(text, *inner);
-  truth.parts.back() = possible(numbers.prompt);
-  truth.generated += numbers.completion.value_or(0);
+  if (!inner) return std::nullopt;
   truth.input_logprobs.back() = array_text(text, inner->find("input_token_logprobs"));
   truth.input_top_logprobs.back() = array_text(text, inner->find("input_top_logprobs"));
+  return read_meta_info(text, *inner);
+}
+
+// One object of SGLang's native form.
+void read_part(std::string_view item, PromptTruth& truth) {
+  truth.parts.emplace_back();
+  const auto numbers = read_meta(item, truth);
+  if (!numbers) return;
+  truth.parts.back() = possible(numbers->prompt);
+  truth.generated += numbers->completion.value_or(0);
 }
 
 void sum_parts(PromptTruth& truth) {
@@ -57,12 +65,14 @@ void sum_parts(PromptTruth& truth) {
   truth.counts = sum;
 }
 
-void read_choices(std::string_view choices, PromptTruth& truth) {
+void read_choices(Api api, std::string_view choices, PromptTruth& truth) {
   const auto list = scan_json(choices, kReplyLimits);
   if (!list) return;
   for (const JsonMemberSpan& element : list->members()) {
-    truth.choice_logprobs.emplace_back();
     const std::string_view choice = json_value_of(choices, element);
+    (void)read_meta(choice, truth);
+    if (api != Api::kCompletions) continue;
+    truth.choice_logprobs.emplace_back();
     const auto scan = scan_json(choice, kReplyLimits);
     const JsonMemberSpan* const logprobs = scan ? scan->find("logprobs") : nullptr;
     if (is_object(logprobs)) truth.choice_logprobs.back() = json_value_of(choice, *logprobs);
@@ -95,9 +105,9 @@ Result<PromptTruth> read_prompt_truth(Api api, std::string_view reply) {
     }
   }
   const JsonMemberSpan* const choices = scan->find("choices");
-  if (api == Api::kCompletions && choices != nullptr && choices->kind == JsonValue::Kind::kArray &&
-      choices->elements > 0)
-    read_choices(json_value_of(reply, *choices), truth);
+  if ((api == Api::kCompletions || api == Api::kChat) && choices != nullptr &&
+      choices->kind == JsonValue::Kind::kArray && choices->elements > 0)
+    read_choices(api, json_value_of(reply, *choices), truth);
   return truth;
 }
 

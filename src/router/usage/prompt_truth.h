@@ -24,8 +24,8 @@ struct PromptTruth {
   PromptCounts counts;  // of the whole request
   // SGLang's /generate counts for each prompt (and choice) of a batch.
   std::vector<PromptCounts> parts;
-  // JSON arrays, one for each part: SGLang's input_token_logprobs and input_top_logprobs. Empty:
-  // none.
+  // JSON arrays, one for each part or choice: SGLang's input_token_logprobs and input_top_logprobs.
+  // Empty: none.
   std::vector<std::string> input_logprobs;
   std::vector<std::string> input_top_logprobs;
   // Of completions that echo their prompt: each choice's `logprobs` object, and how many of its

@@ -138,7 +138,8 @@ void ReplyEditor::edit_object(const JsonScan& scan, JsonEdit& edit) {
         meta && index >= 0 && index < int64_t{1} << 16)
       edit.add(edit_meta(*meta, static_cast<size_t>(index)));
   }
-  const bool joins = rules_.input_logprobs && truth_ != nullptr && !truth_->choice_logprobs.empty();
+  const bool joins = rules_.input_logprobs && truth_ != nullptr &&
+                     !(truth_->choice_logprobs.empty() && truth_->input_logprobs.empty());
   if (!rules_.strip.empty() || joins) {
     if (const auto list = inside(json_, 0, choices); list && list->scan.is_array())
       edit.add(edit_choices(*list));
@@ -232,15 +233,7 @@ std::vector<TextEdit> ReplyEditor::edit_meta(const Inside& meta, size_t index) {
     } else {
       edit.erase("cached_tokens");
     }
-    const auto join = [&](const char* name, const std::vector<std::string>& known) {
-      const JsonMemberSpan* const own = meta.scan.find(name);
-      if (!rules_.input_logprobs || index >= known.size() || known[index].empty()) return;
-      if (own == nullptr && !whole_) return;  // a stream's later events leave it out
-      edit.set(name, join_arrays(known[index], 0,
-                                 own == nullptr ? "[]" : json_value_of(meta.text, *own)));
-    };
-    join("input_token_logprobs", truth_->input_logprobs);
-    join("input_top_logprobs", truth_->input_top_logprobs);
+    join_prompt_logprobs(meta, index, edit);
   }
   if (rewriter_.parts_.size() <= index) rewriter_.parts_.resize(index + 1);
   rewriter_.parts_[index] = told;
@@ -254,27 +247,45 @@ std::vector<TextEdit> ReplyEditor::edit_meta(const Inside& meta, size_t index) {
   return edit.edits();
 }
 
+void ReplyEditor::join_prompt_logprobs(const Inside& meta, size_t index, JsonEdit& edit) const {
+  if (!rules_.input_logprobs || truth_ == nullptr) return;
+  const auto join = [&](const char* name, const std::vector<std::string>& known) {
+    const JsonMemberSpan* const own = meta.scan.find(name);
+    if (index >= known.size() || known[index].empty()) return;
+    if (own == nullptr && !whole_) return;  // a stream's later events leave it out
+    edit.set(name,
+             join_arrays(known[index], 0, own == nullptr ? "[]" : json_value_of(meta.text, *own)));
+  };
+  join("input_token_logprobs", truth_->input_logprobs);
+  join("input_top_logprobs", truth_->input_top_logprobs);
+}
+
 std::vector<TextEdit> ReplyEditor::edit_choices(const Inside& choices) {
   std::vector<TextEdit> edits;
   for (size_t place = 0; place < choices.scan.members().size(); ++place) {
     const auto choice = inside(choices.text, choices.offset, &choices.scan.members()[place]);
     if (!choice || choice->scan.is_array()) continue;
+    const int64_t index = json_integer_of(choice->text, choice->scan.find("index"))
+                              .value_or(static_cast<int64_t>(place));
     JsonEdit edit(choice->scan, choice->offset);
     strip(choice->scan, edit);
-    join_choice(*choice, place, edit);
+    if (index >= 0) join_choice(*choice, static_cast<size_t>(index), edit);
     for (TextEdit& made : edit.edits()) edits.push_back(std::move(made));
   }
   return edits;
 }
 
-// Completions that echo the prompt: its logprobs stand before the first generated token's.
-void ReplyEditor::join_choice(const Inside& choice, size_t place, JsonEdit& edit) {
+// SGLang's chat has a choice's native form inside it (return_meta_info). Completions that echo the
+// prompt: its logprobs stand before the first generated token's.
+void ReplyEditor::join_choice(const Inside& choice, size_t at, JsonEdit& edit) {
   if (!rules_.input_logprobs || truth_ == nullptr) return;
-  const int64_t index =
-      json_integer_of(choice.text, choice.scan.find("index")).value_or(static_cast<int64_t>(place));
+  if (const auto meta = inside(choice.text, choice.offset, choice.scan.find("meta_info"))) {
+    JsonEdit inner(meta->scan, meta->offset);
+    join_prompt_logprobs(*meta, at, inner);
+    edit.add(inner.edits());
+  }
   const auto& known = truth_->choice_logprobs;
-  if (index < 0 || static_cast<size_t>(index) >= known.size()) return;
-  const auto at = static_cast<size_t>(index);
+  if (at >= known.size()) return;
   const auto mine = inside(choice.text, choice.offset, choice.scan.find("logprobs"));
   const auto theirs = scan_json(known[at], kReplyLimits);
   if (!mine || mine->scan.is_array() || !theirs || theirs->is_array()) return;

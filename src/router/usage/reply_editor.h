@@ -36,7 +36,8 @@ class ReplyEditor {
   std::vector<TextEdit> edit_item(std::string_view item, size_t offset, size_t index);
   std::vector<TextEdit> edit_meta(const Inside& meta, size_t index);
   std::vector<TextEdit> edit_choices(const Inside& choices);
-  void join_choice(const Inside& choice, size_t place, JsonEdit& edit);
+  void join_prompt_logprobs(const Inside& meta, size_t index, JsonEdit& edit) const;
+  void join_choice(const Inside& choice, size_t at, JsonEdit& edit);
   void strip(const JsonScan& scan, JsonEdit& edit) const;
   PromptCounts truth_counts() const { return truth_ == nullptr ? PromptCounts{} : truth_->counts; }
 

@@ -226,6 +226,30 @@ TEST(ReplyRewriter, JoinsThePromptsLogprobs) {
       R"("input_token_logprobs":[[-0.5,1,null], [-0.5,2,null],[-9,9,null]]}})");
 }
 
+TEST(ReplyRewriter, ChatWithTheNativeFormInsideGetsThePromptsLogprobs) {
+  ReplyRules rules = pair_rules(Api::kChat);
+  rules.input_logprobs = true;
+  const auto known = read_prompt_truth(
+      Api::kChat,
+      R"({"choices":[{"index":0,"message":{},"meta_info":{"input_token_logprobs":[[-0.5,1,null]],)"
+      R"("input_top_logprobs":[[[-0.5,1,null]]]}},{"index":1,"meta_info":{}}],)"
+      R"("usage":{"prompt_tokens":4,"completion_tokens":2}})");
+  ASSERT_TRUE(known);
+  EXPECT_EQ(known->generated, 2);
+  EXPECT_EQ(
+      rewritten(rules,
+                R"({"choices":[{"index":1,"meta_info":{"input_token_logprobs":[]}},{"index":0,)"
+                R"("message":{"content":"x"},"meta_info":{"id":"a","input_token_logprobs":[],)"
+                R"("input_top_logprobs":[],"cached_tokens":3}}]})",
+                true, &*known),
+      R"({"choices":[{"index":1,"meta_info":{"input_token_logprobs":[]}},{"index":0,)"
+      R"("message":{"content":"x"},"meta_info":{"id":"a","input_token_logprobs":[[-0.5,1,null]],)"
+      R"("input_top_logprobs":[[[-0.5,1,null]]],"cached_tokens":3}}]})");
+  ReplyRewriter rewriter(rules);
+  EXPECT_EQ(rewriter.need(R"({"choices":[{"meta_info":{"input_token_logprobs":[]}}]})", true),
+            ReplyRewriter::Need::kWait);
+}
+
 TEST(ReplyRewriter, EchoedCompletionsGetThePromptsLogprobsOnce) {
   ReplyRules rules = pair_rules(Api::kCompletions);
   rules.input_logprobs = true;

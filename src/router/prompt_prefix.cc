@@ -1,0 +1,86 @@
+#include "router/prompt_prefix.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/kv_events.h"
+
+namespace tandem::router {
+
+namespace {
+
+// Of the facts' chain of hashes every so-many-th stands for a block: a megabyte has thousands.
+constexpr size_t kChunksPerBlock = 8;
+
+std::vector<int32_t> ids_of(const JsonValue* value) {
+  std::vector<int32_t> ids;
+  if (value == nullptr || !value->is_array() || value->items().empty()) return ids;
+  const JsonValue& first = value->items().front();
+  // The first prompt of several.
+  const JsonValue& list = first.is_array() ? first : *value;
+  ids.reserve(list.items().size());
+  for (const JsonValue& id : list.items()) {
+    const auto number = id.as_integer();
+    if (!number || *number < 0 || *number > INT32_MAX) return {};
+    ids.push_back(static_cast<int32_t>(*number));
+  }
+  return ids;
+}
+
+std::string text_of(const JsonValue& body, const char* name) {
+  const JsonValue* const value = body.find(name);
+  return value != nullptr && value->is_string() ? value->as_string() : std::string();
+}
+
+// The tokens of the first prompt, or none.
+std::vector<int32_t> tokens_of(const PrefixRule& rule, std::optional<api::Endpoint> endpoint,
+                               const JsonValue& body) {
+  for (const char* const name : {"prompt_token_ids", "input_ids", "prompt", "token_ids"}) {
+    std::vector<int32_t> ids = ids_of(body.find(name));
+    if (!ids.empty()) return ids;
+  }
+  if (rule.tokenizer == nullptr) return {};
+  if (!endpoint) {  // SGLang's own
+    const std::string text = text_of(body, "text");
+    return rule.tokenizer->encode(text, {.parse_special = true, .add_bos = true});
+  }
+  const auto parsed = api::parse_request(*endpoint, body);
+  if (!parsed) return {};
+  auto prompts = api::render_prompts(*parsed, *rule.tokenizer, rule.chat_template.get());
+  return prompts ? std::move(prompts->front()) : std::vector<int32_t>();
+}
+
+}  // namespace
+
+PromptPrefix prefix_of_tokens(const PrefixRule& rule, std::span<const int32_t> tokens,
+                              std::string_view salt) {
+  PromptPrefix prefix;
+  const std::string extra = salt.empty() ? std::string() : protocol::extra_of_salt(salt);
+  for (const int32_t block : rule.block_tokens) {
+    const BlockKey root = rule.hasher.root(rule.model, rule.adapter, block);
+    prefix.kinds.push_back({block, PrefixHasher::of_tokens(root, tokens, block, extra)});
+  }
+  return prefix;
+}
+
+PromptPrefix prefix_of_body(const PrefixRule& rule, std::optional<api::Endpoint> endpoint,
+                            const std::string& body, const BodyFacts& facts) {
+  const bool may_be_ids =
+      facts.api != Api::kChat && facts.api != Api::kMessages && facts.api != Api::kResponses;
+  if (!rule.block_tokens.empty() && (rule.tokenizer || may_be_ids)) {
+    const auto json = parse_json(body);
+    const std::vector<int32_t> tokens =
+        json ? tokens_of(rule, endpoint, *json) : std::vector<int32_t>();
+    if (!tokens.empty()) return prefix_of_tokens(rule, tokens, text_of(*json, "cache_salt"));
+  }
+  PromptPrefix prefix;
+  PromptKeys& bytes = prefix.kinds.emplace_back();
+  bytes.of_bytes = true;
+  bytes.block_tokens = static_cast<int32_t>(kChunksPerBlock * kPrefixChunkBytes / 4);
+  bytes.keys.reserve(facts.prefix.size() / kChunksPerBlock);
+  for (size_t at = kChunksPerBlock - 1; at < facts.prefix.size(); at += kChunksPerBlock)
+    bytes.keys.push_back(std::max<BlockKey>(facts.prefix[at] >> 8, 1));
+  return prefix;
+}
+
+}  // namespace tandem::router
