@@ -3,6 +3,7 @@ prompt goes where its beginning is, whoever brought it there."""
 
 import itertools
 import json
+import random
 import signal
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_prompt_that_came_past_the_router_is_found(binary, tmp_path, dialect, 
             wait_until(lambda: known(front.url, "tandem_router_kv_feeds") == 2, 10 * SLOW, lambda: front.log())
             for home in (0, 1, 0, 1, 1, 0):
                 # (Tandem's router tokenizes: ids beyond its mocks' vocabulary are refused.)
-                text = fresh_tokens(40) if dialect != "tandem" else [(7 * next(COUNTER) + i * i) % 256 for i in range(40 * BLOCK)]
+                text = fresh_tokens(40) if dialect != "tandem" else random.Random(next(COUNTER)).choices(range(256), k=40 * BLOCK)
                 stored = known(front.url, STORED)
                 complete(pair[home].url, text)
                 wait_until(lambda: known(front.url, STORED) >= stored + 40, 10 * SLOW, lambda: front.log())
