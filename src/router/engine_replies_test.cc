@@ -29,6 +29,13 @@ TEST(EngineReplies, AServerSaysItsRanksItsSideChannelAndWhichProcessItIs) {
   EXPECT_EQ(parse_server_info(R"({"disaggregated_params":{"ctx_info_endpoint":["h:1"]}})")
                 ->context_endpoint,
             "h:1");
+  const auto publishes = parse_server_info(
+      R"({"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557},)"
+      R"("kv_events_config":"{\"replay_endpoint\":\"tcp://*:5600\"}"})");
+  EXPECT_EQ(publishes->kv_events, "tcp://*:5557,tcp://*:5600");
+  EXPECT_EQ(parse_server_info(R"({"kv_events":{"endpoint_host":"h","endpoint_port_base":70000}})")
+                ->kv_events,
+            "");
   const auto context =
       parse_server_info(R"({"disaggregated_params":{"ctx_dp_rank":2,"ctx_info_endpoint":"h:1"}})");
   EXPECT_EQ(context->context_dp_rank, 2);

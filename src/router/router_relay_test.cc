@@ -48,6 +48,25 @@ TEST_F(RouterTest, BothLegsGetTheClientsOwnBytesAndOneObject) {
   });
 }
 
+TEST_F(RouterTest, AFinishReasonThatNobodyKnowsIsHandedOnAsItIs) {
+  run(0, 0, 1, [this]() -> awaitable<void> {
+    for (const char* const more : {"", R"(,"stream":true)"}) {
+      u[0]->behaviour = [](FakeWorker& worker, FakeWorker::Seen& seen,
+                           net::HttpResponder& responder) -> awaitable<void> {
+        const bool stream = seen.body.find("\"stream\"") != std::string::npos;
+        std::string text = stream ? worker.stream(seen) : worker.whole(seen);
+        const std::string usual = "\"finish_reason\":\"stop\"";
+        text.replace(text.find(usual), usual.size(), "\"finish_reason\":\"error\"");
+        co_await responder.send(
+            200, {{"Content-Type", stream ? "text/event-stream" : "application/json"}}, text);
+      };
+      const auto response = co_await ask(chat("hello", more));
+      EXPECT_EQ(response.status, 200);
+      EXPECT_EQ(frames(response.body, "\"finish_reason\":\"error\""), 1U) << response.body;
+    }
+  });
+}
+
 TEST_F(RouterTest, AnAnswerThatIsTooLargeIsTheRequestsFaultNotTheWorkers) {
   options.max_answer_bytes = 3000;
   run(1, 1, 0, [this]() -> awaitable<void> {
