@@ -14,6 +14,7 @@
 #include "api/envelope.h"
 #include "base/json_value.h"
 #include "base/result.h"
+#include "protocol/grammar_spec.h"
 #include "protocol/request.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -44,8 +45,9 @@ struct ApiRequest {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
-  protocol::SamplingParams sampling;  // max_tokens 0: as many as fit
-  std::string user;                   // affinity hints, empty when absent
+  protocol::SamplingParams sampling;             // max_tokens 0: as many as fit
+  std::optional<protocol::GrammarSpec> grammar;  // of the answer's text
+  std::string user;                              // affinity hints, empty when absent
   std::string prompt_cache_key;
   std::string cache_salt;  // narrows what this request may share; empty: the common cache
   // Embeddings.

@@ -51,6 +51,20 @@ std::optional<TextEvent> ChoiceText::push(const ScoredToken& token) {
   return event(std::move(text));
 }
 
+std::optional<TextEvent> ChoiceText::push_forced(size_t removed, std::span<const int32_t> tokens,
+                                                 std::string_view text) {
+  completion_.resize(completion_.size() - removed);
+  // Tokens whose text was told already cannot be told otherwise: the first that are new stand for
+  // them.
+  unsent_.resize(unsent_.size() - std::min(removed, unsent_.size()));
+  completion_.insert(completion_.end(), tokens.begin(), tokens.end());
+  unsent_.insert(unsent_.end(), tokens.begin(), tokens.end());
+  std::string more = detokenizer_.push_bytes(text);
+  if (completion_.size() >= min_tokens_) more = stops_.push(more);
+  if (more.empty()) return std::nullopt;
+  return event(std::move(more));
+}
+
 std::optional<TextEvent> ChoiceText::flush(FinishReason reason,
                                            const std::optional<ScoredToken>& stop_token) {
   std::string text;

@@ -27,6 +27,9 @@ class ChoiceText {
 
   // Adds a token that is no stop token. Nothing when all of its text is held back.
   std::optional<protocol::TextEvent> push(const protocol::ScoredToken& token);
+  // Tokens that nobody sampled: they take the place of the last `removed` ones and add `text`.
+  std::optional<protocol::TextEvent> push_forced(size_t removed, std::span<const int32_t> tokens,
+                                                 std::string_view text);
   // A stop string is complete: the choice is over.
   bool stopped() const { return stops_.matched().has_value(); }
   // The end: what was held back and the tokens that no event carried yet. By length, an unfinished
@@ -40,6 +43,7 @@ class ChoiceText {
 
   int32_t choice() const { return choice_; }
   bool empty() const { return completion_.empty(); }
+  const std::vector<int32_t>& tokens() const { return completion_; }
   // Of the sampled tokens, a stop token too; 0 when there is none.
   double mean_logprob() const { return sampled_ == 0 ? 0 : logprob_sum_ / sampled_; }
 

@@ -27,6 +27,8 @@ Engine::Meters::Meters(observe::Metrics& metrics)
       cached_tokens(metrics.counter("tandem_prompt_tokens_cached_total",
                                     "Prompt tokens whose KV was reused.")),
       generation_tokens(metrics.counter("tandem_generation_tokens_total", "Generated tokens.")),
+      forced_tokens(metrics.counter("tandem_forced_tokens_total",
+                                    "Of those, appended because a grammar allowed nothing else.")),
       preemptions(
           metrics.counter("tandem_num_preemptions_total", "Sequences preempted for memory.")),
       evictions(metrics.counter("tandem_kv_evictions_total", "KV pages of cached blocks evicted.")),
@@ -134,7 +136,7 @@ Engine::Engine(std::unique_ptr<model::Model> model,
   guard_.attach(kv_);
   update_stats();
   executor_ = std::make_unique<Executor>(
-      *model_, arena_, options_.max_in_flight, guard_.tracker(), guard_.shape(),
+      *model_, arena_, options_.max_in_flight, guard_.tracker(), guard_.shape(), masks_,
       [this](protocol::StepOutcome outcome, JobTiming timing, IntegrityReport report) {
         post([this, outcome = std::move(outcome), timing, report = std::move(report)]() mutable {
           on_outcome(std::move(outcome), timing, std::move(report));
@@ -203,6 +205,8 @@ DeviceJob Engine::make_job(protocol::StepPlan plan) {
   for (const auto& sequence : plan.sequences) {
     const auto at = generations_.find(sequence.sequence);
     job.states.push_back(at == generations_.end() ? nullptr : at->second.state);
+    job.masks.push_back(at == generations_.end() || !sequence.sample ? nullptr
+                                                                     : start_mask(at->second));
     if (at == generations_.end() || !at->second.prefill_sink) continue;
     tell_pages(at->second, sequence);
     const int32_t end = sequence.first_position + static_cast<int32_t>(sequence.tokens.size());

@@ -25,6 +25,7 @@
 #include "engine/cache_guard.h"
 #include "engine/choice_text.h"
 #include "engine/executor.h"
+#include "engine/grammar_masks.h"
 #include "engine/kv_report.h"
 #include "engine/scheduler/scheduler.h"
 #include "kv/manager/kv_manager.h"
@@ -133,6 +134,11 @@ class Engine {
   // One vector for a prompt, through the same scheduler and passes. Errors: as generate; later, 500
   // non_finite_logits.
   Result<SequenceId> embed(protocol::EmbedRequest request, EmbedSink sink);
+  // Compiles, or finds, what generate() and prefill() will need for such a grammar, so that they
+  // need not: to be called where that may take its time, and kept until they were called. Errors:
+  // as grammar::compile.
+  using GrammarPointer = std::shared_ptr<const grammar::Grammar>;
+  Result<GrammarPointer> compile_grammar(const protocol::GrammarSpec& spec) const;
   void abort(SequenceId id);  // no event follows; harmless when it has ended
   void release_held(SequenceId id);
 
@@ -181,6 +187,7 @@ class Engine {
     protocol::GenerateRequest request;
     EventSink sink;
     int32_t adapter = -1;
+    GrammarPointer grammar;  // null: none
     uint64_t seed = 0;
     TimePoint submitted{};
     TimePoint deadline = TimePoint::max();
@@ -201,6 +208,9 @@ class Engine {
     std::optional<ChoiceText> text;
     std::optional<protocol::TextEvent> kept;  // all of it so far, while its rank is not known
     TimePoint last_token{};
+    // With a grammar.
+    std::optional<grammar::Matcher> matcher;
+    std::shared_ptr<GrammarMasks::Mask> mask;  // of the token that is sampled next
     // Of a prefill leg.
     PrefillSink prefill_sink;
     size_t pages_told = 0;  // of its page table
@@ -211,7 +221,8 @@ class Engine {
   struct Meters {
     explicit Meters(observe::Metrics& metrics);
     observe::Gauge running, waiting, pages_used, pages_cached, pages_free, index_bytes, held;
-    observe::Counter prompt_tokens, cached_tokens, generation_tokens, preemptions, evictions;
+    observe::Counter prompt_tokens, cached_tokens, generation_tokens, forced_tokens, preemptions,
+        evictions;
     observe::Counter windows_passed, steps, non_finite;
     observe::Histogram step_seconds, ttft_seconds, itl_seconds;
   };
@@ -225,14 +236,14 @@ class Engine {
   void pump();
   void serve_reserves(TimePoint now);
   std::shared_ptr<Group> make_group(SequenceId id, protocol::GenerateRequest request,
-                                    int32_t adapter, EventSink sink) const;
+                                    int32_t adapter, GrammarPointer grammar, EventSink sink) const;
   SequenceSpec make_spec(SequenceId id, const protocol::RequestContext& context,
                          std::vector<int32_t> prompt, const std::string& adapter_name,
                          int32_t adapter) const;
   SequenceSpec choice_spec(const Group& group, SequenceId id, int32_t choice) const;
   // Of a group's choice; without one, of the prefill leg of choice 0.
-  Generation make_generation(const protocol::GenerateRequest& request, uint64_t seed,
-                             int32_t choice) const;
+  Generation make_generation(const protocol::GenerateRequest& request,
+                             const GrammarPointer& grammar, uint64_t seed, int32_t choice) const;
   std::vector<int32_t> stop_tokens(const protocol::SamplingParams& params) const;
   void add_choice(const std::shared_ptr<Group>& group, SequenceId id, int32_t choice);
   void start_choices(const std::shared_ptr<Group>& group);
@@ -248,6 +259,10 @@ class Engine {
                   const std::optional<protocol::ScoredToken>& stop_token);
   void end_group(Group& group);
   void drop_group(Group& group);
+  // engine_grammar.cc
+  Result<GrammarPointer> grammar_of(const protocol::GenerateRequest& request) const;
+  std::shared_ptr<GrammarMasks::Mask> start_mask(Generation& generation);
+  void jump_forward(SequenceId id, Generation& generation);
   DeviceJob make_job(protocol::StepPlan plan);
   void tell_pages(Generation& generation, const protocol::StepSequence& planned);
   void on_outcome(protocol::StepOutcome outcome, const JobTiming& timing, IntegrityReport report);
@@ -264,6 +279,9 @@ class Engine {
   kv::KvManager kv_;
   int32_t context_length_;
   Scheduler scheduler_;
+  mutable std::once_flag grammars_once_;
+  mutable std::unique_ptr<grammar::GrammarCache> grammars_;  // made with the first grammar
+  GrammarMasks masks_;  // outlives the executor, which waits for them
   std::unordered_map<SequenceId, Generation> generations_;
   std::unordered_map<SequenceId, std::shared_ptr<Group>> groups_;
   kv::ReserveQueue reserves_{kv_};

@@ -34,7 +34,14 @@ void Engine::deliver_updates() {
     const auto at = generations_.find(update.id);
     if (at == generations_.end()) continue;  // aborted meanwhile
     Generation& generation = at->second;
-    if (update.error && update.error->code == "non_finite_logits") meters_.non_finite.add();
+    if (update.error && update.error->code == "non_finite_logits") {
+      // A mask that could not be had, or that leaves nothing, is told as such.
+      if (generation.mask && !generation.mask->status) {
+        update.error = generation.mask->status.error();
+      } else {
+        meters_.non_finite.add();
+      }
+    }
     const bool counts = !generation.group || generation.group->id == update.id;
     if (update.admitted_cached && counts) {  // the other choices have the same prompt
       meters_.prompt_tokens.add(static_cast<double>(generation.prompt_tokens));
@@ -77,6 +84,8 @@ void Engine::deliver_embedding(Generation& generation, SequenceUpdate& update) {
 // May erase the generation.
 void Engine::deliver(SequenceId id, Generation& generation, SequenceUpdate& update) {
   const std::shared_ptr<Group> group = generation.group;
+  if (update.token && generation.matcher && !generation.matcher->accept(update.token->token))
+    update.error = Error{500, "grammar_mismatch", "A token came that the grammar does not allow."};
   if (update.error) {
     const EventSink sink = group->sink;
     drop_group(*group);
@@ -85,8 +94,15 @@ void Engine::deliver(SequenceId id, Generation& generation, SequenceUpdate& upda
   }
   if (!update.token && !update.finish) return;
   emit_prompt(*group);
-  if (update.token) deliver_token(generation, *update.token);
-  if (generation.text->stopped()) {
+  bool complete = false;
+  if (update.token) {
+    deliver_token(generation, *update.token);
+    if (generation.matcher) {
+      if (!generation.matcher->finished()) jump_forward(id, generation);
+      complete = generation.matcher->finished();
+    }
+  }
+  if (generation.text->stopped() || complete) {
     scheduler_.finish(id);  // harmless when it has just ended by length
     end_choice(id, generation, FinishReason::kStop, std::nullopt);
   } else if (update.finish) {

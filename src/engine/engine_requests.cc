@@ -128,6 +128,7 @@ SequenceSpec Engine::choice_spec(const Group& group, SequenceId id, int32_t choi
   spec.max_tokens = request.sampling.max_tokens;
   spec.stop_tokens = stop_tokens(request.sampling);
   spec.generate = !request.sampling.score_only;
+  spec.one_token_at_a_time = group.grammar != nullptr;
   spec.score_prompt = choice == 0 && request.sampling.prompt_logprobs.has_value();
   spec.scope.reuse = !spec.score_prompt;
   spec.accepted = choice > 0;
@@ -152,7 +153,8 @@ uint64_t seed_of(const GenerateRequest& request) {
 
 }  // namespace
 
-Engine::Generation Engine::make_generation(const GenerateRequest& request, uint64_t seed,
+Engine::Generation Engine::make_generation(const GenerateRequest& request,
+                                           const GrammarPointer& grammar, uint64_t seed,
                                            int32_t choice) const {
   Generation out;
   out.state = std::make_shared<SequenceState>();
@@ -160,11 +162,13 @@ Engine::Generation Engine::make_generation(const GenerateRequest& request, uint6
                                                seed, choice, request.prompt);
   out.state->prompt_logprobs = request.sampling.prompt_logprobs.value_or(0);
   out.prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  if (grammar) out.matcher.emplace(grammar);
   return out;
 }
 
 std::shared_ptr<Engine::Group> Engine::make_group(SequenceId id, GenerateRequest request,
-                                                  int32_t adapter, EventSink sink) const {
+                                                  int32_t adapter, GrammarPointer grammar,
+                                                  EventSink sink) const {
   auto group = std::make_shared<Group>();
   group->id = id;
   group->submitted = std::chrono::steady_clock::now();
@@ -172,6 +176,7 @@ std::shared_ptr<Engine::Group> Engine::make_group(SequenceId id, GenerateRequest
     group->deadline = group->submitted + request.context.deadline;
   group->seed = seed_of(request);
   group->adapter = adapter;
+  group->grammar = std::move(grammar);
   group->sink = std::move(sink);
   group->prompt_sent = !request.sampling.prompt_logprobs.has_value();
   if (!group->prompt_sent) {
@@ -185,7 +190,7 @@ std::shared_ptr<Engine::Group> Engine::make_group(SequenceId id, GenerateRequest
 }
 
 void Engine::add_choice(const std::shared_ptr<Group>& group, SequenceId id, int32_t choice) {
-  Generation generation = make_generation(group->request, group->seed, choice);
+  Generation generation = make_generation(group->request, group->grammar, group->seed, choice);
   generation.text.emplace(tokenizer_, group->request.sampling, choice);
   generation.group = group;
   generations_.emplace(id, std::move(generation));
@@ -205,9 +210,11 @@ void Engine::start_choices(const std::shared_ptr<Group>& group) {
 
 Result<SequenceId> Engine::generate(GenerateRequest request, EventSink sink) {
   TANDEM_TRY(adapter, check(request));
+  TANDEM_TRY(grammar, grammar_of(request));
   const SequenceId id = next_id_++;
-  post([this, id, adapter, request = std::move(request), sink = std::move(sink)]() mutable {
-    auto group = make_group(id, std::move(request), adapter, std::move(sink));
+  post([this, id, adapter, grammar = std::move(grammar), request = std::move(request),
+        sink = std::move(sink)]() mutable {
+    auto group = make_group(id, std::move(request), adapter, std::move(grammar), std::move(sink));
     const SamplingParams& params = group->request.sampling;
     if (params.score_only && !params.prompt_logprobs) {  // nothing is wanted of the model
       ChoiceText text(tokenizer_, params, 0);
@@ -228,15 +235,17 @@ Result<SequenceId> Engine::generate(GenerateRequest request, EventSink sink) {
 Result<SequenceId> Engine::prefill(GenerateRequest request, PrefillSink sink) {
   TANDEM_TRY(adapter, check(request));
   if (protocol::needs_one_leg(request.sampling)) return one_leg_only();
+  TANDEM_TRY(grammar, grammar_of(request));
   const SequenceId id = next_id_++;
-  post([this, id, adapter, request = std::move(request), sink = std::move(sink)]() mutable {
+  post([this, id, adapter, grammar = std::move(grammar), request = std::move(request),
+        sink = std::move(sink)]() mutable {
     SequenceSpec spec = make_spec(id, request.context, request.prompt, request.adapter, adapter);
     spec.hold_after_first = true;
     if (auto added = scheduler_.add(std::move(spec)); !added) {
       sink(ErrorEvent{added.error()});
       return;
     }
-    Generation generation = make_generation(request, seed_of(request), 0);
+    Generation generation = make_generation(request, grammar, seed_of(request), 0);
     generation.prefill_sink = std::move(sink);
     generations_.emplace(id, std::move(generation));
   });
@@ -278,6 +287,8 @@ void Engine::start_received(SequenceId id, GenerateRequest request,
     // other choices run here.
     auto adapter = check(request);
     if (protocol::needs_one_leg(request.sampling)) adapter = one_leg_only();
+    auto grammar = grammar_of(request);
+    if (!grammar) adapter = tl::unexpected(grammar.error());
     // One that no row of the model stands for would fail a pass with everybody in it.
     const int32_t first = first_tokens.empty() ? -1 : first_tokens.front().token;
     if (first < 0 || first >= model_->config().vocab)
@@ -292,7 +303,7 @@ void Engine::start_received(SequenceId id, GenerateRequest request,
     kv_.receive_done(id, request.prompt);
     started();
     meters_.prompt_tokens.add(static_cast<double>(request.prompt.size()));
-    auto group = make_group(id, std::move(request), *adapter, std::move(sink));
+    auto group = make_group(id, std::move(request), *adapter, std::move(*grammar), std::move(sink));
     group->cached_tokens = cached_tokens;
     groups_.emplace(id, group);
     add_choice(group, id, 0);

@@ -11,11 +11,13 @@ namespace tandem::engine {
 using protocol::StepOutcome;
 
 Executor::Executor(model::Model& model, ops::PageArenaView pages, int max_in_flight,
-                   const kv::IntegrityTracker& tracker, kv::DigestShape digest_shape, Done done)
+                   const kv::IntegrityTracker& tracker, kv::DigestShape digest_shape,
+                   GrammarMasks& masks, Done done)
     : model_(model),
       pages_(pages),
       tracker_(tracker),
       digest_shape_(std::move(digest_shape)),
+      masks_(masks),
       done_(std::move(done)),
       max_in_flight_(static_cast<size_t>(max_in_flight)),
       thread_([this] { loop(); }) {}
@@ -171,7 +173,13 @@ void Executor::read_logits(DeviceJob& job, StepOutcome& outcome) {
     row += sequence.targets.size();
     if (sequence.sample) {
       const auto position = sequence.first_position + static_cast<int64_t>(sequence.tokens.size());
-      auto sampled = state->sampler.sample(logits_of(row++), position, scratch_);
+      std::span<const uint64_t> allowed;
+      if (const auto& mask = job.masks[i]) {
+        masks_.wait(*mask);
+        out.failed = out.failed || !mask->status;
+        allowed = mask->tokens.words();
+      }
+      auto sampled = state->sampler.sample(logits_of(row++), position, scratch_, allowed);
       if (sampled) {
         out.token = sampled->token;
         out.logprob = sampled->logprob;

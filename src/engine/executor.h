@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/grammar_masks.h"
 #include "kv/integrity/page_digest.h"
 #include "kv/integrity/tracker.h"
 #include "model/model.h"
@@ -43,6 +44,7 @@ struct DeviceJob {
   // One for each of plan.sequences; null when the sequence has ended: its rows are run, since
   // another pass may build on them, and nothing is read off them.
   std::vector<std::shared_ptr<SequenceState>> states;
+  std::vector<std::shared_ptr<GrammarMasks::Mask>> masks;  // as many; null: any token may come
   // Called on the device thread after each layer (the prefill legs of a handoff push as layers
   // become final).
   struct LayerDone {
@@ -86,9 +88,11 @@ struct JobTiming {
 class Executor {
  public:
   using Done = std::function<void(protocol::StepOutcome, JobTiming, IntegrityReport)>;
-  // `done` runs on the device thread. `model`, the pages and `tracker` outlive the executor.
+  // `done` runs on the device thread. `model`, the pages, `tracker` and `masks` outlive the
+  // executor.
   Executor(model::Model& model, ops::PageArenaView pages, int max_in_flight,
-           const kv::IntegrityTracker& tracker, kv::DigestShape digest_shape, Done done);
+           const kv::IntegrityTracker& tracker, kv::DigestShape digest_shape, GrammarMasks& masks,
+           Done done);
   ~Executor();  // finishes the running pass, drops queued ones
   void submit(DeviceJob job);
 
@@ -116,6 +120,7 @@ class Executor {
   ops::PageArenaView pages_;
   const kv::IntegrityTracker& tracker_;
   kv::DigestShape digest_shape_;
+  GrammarMasks& masks_;
   Done done_;
   size_t max_in_flight_;
   // Working memory of a pass.

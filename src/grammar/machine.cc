@@ -71,6 +71,7 @@ Machine::LexicalId Machine::intern_lexical(std::vector<Member> members) {
   for (const Member& member : members) {
     state.partition = regex_.refine(state.partition, regex_.partition_of(member.regex));
     if (regex_.nullable(member.regex)) ends.push_back(member.lexeme);
+    state.goes_on = state.goes_on || member.regex != kEpsilon;
   }
   state.ends = intern_set(std::move(ends));
   members_.insert(members_.end(), members.begin(), members.end());
@@ -299,7 +300,7 @@ ConfigId Machine::step_config(ConfigId from, uint8_t byte) {
     const Entry entry = configs_[from].entries[i];
     const LexicalId next = step(entry.lexical, byte);
     if (next == 0) continue;
-    out.entries.push_back({next, entry.parser, false});
+    if (lexicals_[next].goes_on) out.entries.push_back({next, entry.parser, false});
     const SetId ends = lexicals_[next].ends;
     if (ends != 0) enter(out, advance(entry.parser, ends));
     if (out.entries.size() > kMostEntries) {

@@ -79,6 +79,7 @@ class Machine {
     uint32_t count = 0;
     uint32_t partition = 0;
     uint32_t next = kUnknown;  // in lexical_next_, by class
+    bool goes_on = false;      // more may follow within its lexemes
     SetId ends = 0;            // lexemes that are complete here
     int16_t forced = -3;  // the only byte that may follow; -1: none, -2: several, -3: not known yet
     std::shared_ptr<const LexicalMask> mask = nullptr;

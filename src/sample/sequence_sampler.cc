@@ -1,5 +1,6 @@
 #include "sample/sequence_sampler.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "sample/logprobs.h"
@@ -32,11 +33,29 @@ void SequenceSampler::note(int64_t position, std::span<const int32_t> tokens) {
   if (counts_) counts_->set(position, tokens);
 }
 
+namespace {
+
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
+void forbid_others(std::span<float> logits, std::span<const uint64_t> allowed) {
+  for (size_t at = 0; at < logits.size(); at += 64) {
+    const size_t end = std::min(at + 64, logits.size());
+    const uint64_t word = at / 64 < allowed.size() ? allowed[at / 64] : 0;
+    if (word == ~uint64_t{0}) continue;
+    for (size_t i = at; i < end; ++i) {
+      if (((word >> (i - at)) & 1) == 0) logits[i] = kForbidden;
+    }
+  }
+}
+
+}  // namespace
+
 Result<protocol::ScoredToken> SequenceSampler::sample(std::span<float> logits, int64_t position,
-                                                      Scratch& scratch) const {
+                                                      Scratch& scratch,
+                                                      std::span<const uint64_t> allowed) const {
   protocol::ScoredToken out;
   const bool masks = position < first_stop_ && !masked_.empty();
-  const bool changes = masks || counts_ || !bias_.empty();
+  const bool changes = masks || counts_ || !bias_.empty() || !allowed.empty();
   if (!changes) {
     TANDEM_TRY(token, sample::sample(logits, filters_, seed_, choice_, position, scratch));
     out.token = token;
@@ -54,7 +73,7 @@ Result<protocol::ScoredToken> SequenceSampler::sample(std::span<float> logits, i
     own = distribution;
     own->top(*logprobs_, out.top);
   }
-  constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+  if (!allowed.empty()) forbid_others(logits, allowed);
   const auto inside = [&](int32_t token) {
     return token >= 0 && static_cast<size_t>(token) < logits.size();
   };

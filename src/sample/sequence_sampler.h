@@ -1,6 +1,7 @@
 // SequenceSampler: how one sequence samples, from its request's parameters. For each token:
-// logprobs are read off the model's logits; stop tokens are masked while fewer than min_tokens were
-// generated; then logit_bias, then the penalties (vLLM's order), then the filters (sampler.h).
+// logprobs are read off the model's logits; what a grammar forbids is masked, and stop tokens are
+// masked while fewer than min_tokens were generated; then logit_bias, then the penalties (vLLM's
+// order), then the filters (sampler.h).
 //
 // What it keeps besides parameters (counts) follows from the sequence's tokens: built from the
 // request anywhere, it gives the same tokens. One owner thread at a time.
@@ -29,9 +30,10 @@ class SequenceSampler {
   // token is sampled. Free unless there are penalties.
   void note(int64_t position, std::span<const int32_t> tokens);
   // The token at `position`. Changes `logits`. Without bias, penalties and logprobs it allocates
-  // nothing. Errors: as sample().
-  Result<protocol::ScoredToken> sample(std::span<float> logits, int64_t position,
-                                       Scratch& scratch) const;
+  // nothing. `allowed`: the only tokens that may come, bit t % 64 of word t / 64; empty: all.
+  // Errors: as sample().
+  Result<protocol::ScoredToken> sample(std::span<float> logits, int64_t position, Scratch& scratch,
+                                       std::span<const uint64_t> allowed = {}) const;
 
  private:
   Filters filters_{.temperature = 0};

@@ -58,6 +58,12 @@ std::string Detokenizer::push(int32_t token) {
   return out;
 }
 
+std::string Detokenizer::push_bytes(std::string_view bytes) {
+  std::string out;
+  stream_.push(bytes, out);
+  return out;
+}
+
 std::string Detokenizer::finish() {
   std::string out;
   stream_.finish(out);

@@ -50,6 +50,8 @@ class Detokenizer {
 
   // Text that became final with this token; often empty in the middle of a character.
   std::string push(int32_t token);
+  // The same for bytes that continue the text, whatever their tokens are.
+  std::string push_bytes(std::string_view bytes);
   // Flushes an incomplete tail as U+FFFD and starts afresh.
   std::string finish();
   bool has_pending() const { return stream_.pending() != 0; }

@@ -61,6 +61,10 @@ Result<Worker::Routes::Prepared> Worker::Routes::prepare(api::Endpoint endpoint,
   if (prompts.size() > 1 && leg_of(asked) != LegKind::kUnified)
     return invalid_request("several prompts are not handed off", "/tandem/leg");
   out.prompts = std::move(prompts);
+  if (asked.grammar) {
+    TANDEM_TRY(grammar, worker.engine_->compile_grammar(*asked.grammar));
+    out.grammar = std::move(grammar);
+  }
   return out;
 }
 
@@ -74,6 +78,7 @@ protocol::GenerateRequest Worker::Routes::generate_request(Prepared& prepared, s
   made.prompt = std::move(prepared.prompts[prompt]);
   made.adapter = prepared.adapter;
   made.sampling = prepared.asked.sampling;
+  made.grammar = prepared.asked.grammar;
   made.leg = leg_of(prepared.asked);
   if (prepared.asked.envelope) made.handoff = prepared.asked.envelope->handoff;
   return made;

@@ -35,6 +35,7 @@ struct Worker::Routes {
     api::ApiRequest asked;
     protocol::RequestContext context;
     std::vector<std::vector<int32_t>> prompts;
+    engine::Engine::GrammarPointer grammar;  // compiled, so that the engine finds it
   };
 
   net::asio::awaitable<void> health(Request& request, Responder& responder);

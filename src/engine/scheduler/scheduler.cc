@@ -89,6 +89,31 @@ bool Scheduler::roll_back(SequenceId id, int32_t count) {
   return true;
 }
 
+int32_t Scheduler::room(SequenceId id) const {
+  const auto at = sequences_.find(id);
+  if (at == sequences_.end()) return 0;
+  const Sequence& sequence = at->second;
+  const int32_t context = options_.context_length - sequence.virtual_size();
+  if (sequence.spec.max_tokens <= 0) return context;
+  return std::min(context, sequence.spec.max_tokens - sequence.generated());
+}
+
+bool Scheduler::replace_end(SequenceId id, int32_t removed, std::span<const int32_t> tokens) {
+  Sequence* sequence = find(id);
+  if (sequence == nullptr || sequence->state != State::kRunning || sequence->out > 0) return false;
+  const auto count = static_cast<int32_t>(tokens.size());
+  if (count > room(id) + removed) return false;
+  if (removed > 0 && !roll_back(id, removed)) return false;
+  sequence->tokens.insert(sequence->tokens.end(), tokens.begin(), tokens.end());
+  sequence->lengthened = sequence->state == State::kRunning;
+  if (room(id) > 0) return true;
+  SequenceUpdate& update = updates_.emplace_back();
+  update.id = id;
+  update.finish = FinishReason::kLength;
+  end(*sequence);
+  return true;
+}
+
 // Once no pass that was planned before a roll-back is out.
 void Scheduler::trim(Sequence& sequence) {
   if (sequence.out > 0 || sequence.state != State::kRunning) return;
@@ -101,6 +126,7 @@ bool Scheduler::wants_decode(const Sequence& sequence) const {
     return false;
   if (sequence.generated() <= 0) return false;  // the last row of a prompt belongs to its prefill
   if (sequence.spec.hold_after_first) return false;
+  if (sequence.spec.one_token_at_a_time && sequence.pending > 0) return false;
   if (sequence.spec.max_tokens > 0 && sequence.generated() >= sequence.spec.max_tokens)
     return false;
   return sequence.virtual_size() < options_.context_length;
@@ -138,13 +164,13 @@ void Scheduler::schedule_decodes(StepPlan& plan, Step& step) {
     if (sequence == nullptr || !wants_decode(*sequence)) continue;
     // Rolled back with passes still out: its pages may be written until they are back.
     if (sequence->out > 0 && sequence->pending == 0) continue;
-    if (!make_room_for(*sequence, plan)) continue;
+    if (!make_room_for(*sequence, sequence->virtual_size(), plan)) continue;
     add_rows(*sequence, 1, true, plan, step);
   }
 }
 
-bool Scheduler::make_room_for(Sequence& sequence, const StepPlan& plan) {
-  while (!kv_.extend(sequence.spec.id, sequence.virtual_size())) {
+bool Scheduler::make_room_for(Sequence& sequence, int32_t tokens, const StepPlan& plan) {
+  while (!kv_.extend(sequence.spec.id, tokens)) {
     // Least important first: lowest priority, then youngest. Sequences with rows in flight cannot
     // give up pages.
     Sequence* victim = nullptr;
@@ -173,13 +199,14 @@ void Scheduler::preempt(Sequence& sequence) {
   kv_.release(sequence.spec.id);
   leave_running(sequence.spec.id);
   sequence.state = State::kWaiting;
-  sequence.resident = false;
+  sequence.resident = sequence.lengthened = false;
   sequence.computed = sequence.scheduled = 0;
   waiting_.push_back(sequence.spec.id);
 }
 
 void Scheduler::schedule_prefills(StepPlan& plan, Step& step, int32_t& budget) {
-  for (const SequenceId id : running_) {
+  const std::vector<SequenceId> order = running_;  // preemption changes running_
+  for (const SequenceId id : order) {
     if (budget <= 0) return;
     Sequence& sequence = *find(id);
     const auto size = static_cast<int32_t>(sequence.tokens.size());
@@ -237,7 +264,10 @@ bool Scheduler::add_prompt_rows(Sequence& sequence, StepPlan& plan, Step& step, 
   if (scores) rows = std::min(rows, score_budget_);
   if (rows <= 0) return false;
   // Promised pages are missing only while a peer reads some: the next pass tries again.
-  if (!kv_.extend(sequence.spec.id, sequence.scheduled + rows)) return false;
+  const int32_t end = sequence.scheduled + rows;
+  const bool covered =
+      sequence.lengthened ? make_room_for(sequence, end, plan) : kv_.extend(sequence.spec.id, end);
+  if (!covered) return false;
   const int32_t first = sequence.scheduled;
   const bool last = first + rows == size;
   add_rows(sequence, rows, last && sequence.spec.generate, plan, step);

@@ -17,6 +17,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -55,6 +56,7 @@ struct SequenceSpec {
   bool generate = true;                   // false: ends (by length) with its prompt
   bool score_prompt = false;              // logprobs of the prompt's tokens are wanted
   bool pool_prompt = false;               // an embedding of the prompt is wanted
+  bool one_token_at_a_time = false;       // what may follow a token depends on it
   bool accepted = false;  // another choice of a request that runs: no bound refuses it
 };
 
@@ -88,6 +90,13 @@ class Scheduler {
   // again like one that was preempted.
   bool roll_back(SequenceId id, int32_t count);
 
+  // The last `removed` tokens give way to `tokens`, which nobody sampled and which count as
+  // generated. False, and nothing changes, when a pass of the sequence is out or there is no room
+  // for them.
+  bool replace_end(SequenceId id, int32_t removed, std::span<const int32_t> tokens);
+  // How many more tokens it may generate.
+  int32_t room(SequenceId id) const;
+
   // The next pass, or nothing when there is no work or enough passes are out.
   std::optional<protocol::StepPlan> next(TimePoint now);
   void complete(protocol::StepOutcome outcome);
@@ -113,7 +122,8 @@ class Scheduler {
     int32_t out = 0;        // passes out that hold rows of this sequence
     uint32_t epoch = 0;     // bumped by roll_back: rows of older epochs count for nothing
     bool admitted_before = false;
-    bool resident = false;  // came with its KV, and was not preempted since
+    bool lengthened = false;  // by replace_end: beyond the pages that admission promised
+    bool resident = false;    // came with its KV, and was not preempted since
     uint64_t order = 0;
     int32_t virtual_size() const { return static_cast<int32_t>(tokens.size()) + pending; }
     int32_t generated() const { return virtual_size() - static_cast<int32_t>(spec.prompt.size()); }
@@ -138,7 +148,7 @@ class Scheduler {
   bool add_prompt_rows(Sequence& sequence, protocol::StepPlan& plan, Step& step, int32_t& budget);
   void add_rows(Sequence& sequence, int32_t rows, bool sample, protocol::StepPlan& plan,
                 Step& step);
-  bool make_room_for(Sequence& sequence, const protocol::StepPlan& plan);
+  bool make_room_for(Sequence& sequence, int32_t tokens, const protocol::StepPlan& plan);
   void trim(Sequence& sequence);
   void preempt(Sequence& sequence);
   std::optional<size_t> best_waiting() const;
