@@ -115,6 +115,11 @@ Result<JsonValue> normalize_messages(const JsonValue& messages, const std::strin
     const std::string name = role->as_string();
     TANDEM_CHECK(normalize_content(message, name, at));
     TANDEM_CHECK(normalize_calls(message, at));
+    // Clients call it either way; templates know one.
+    if (const JsonValue* reasoning = message.find("reasoning");
+        reasoning != nullptr && reasoning->is_string() &&
+        message.find("reasoning_content") == nullptr)
+      message.set("reasoning_content", *reasoning);
   }
   return out;
 }

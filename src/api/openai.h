@@ -36,6 +36,8 @@ struct ApiRequest {
   // a missing assistant content is empty, tool-call arguments are objects when they parse as one.
   JsonValue messages;  // array, or null: not a chat
   JsonValue tools;     // array or null
+  bool parallel_calls = true;   // false: at most one call in an answer
+  bool live_arguments = false;  // a call's arguments are streamed before the call is complete
   bool add_generation_prompt = true;
   JsonValue template_arguments;  // chat_template_kwargs, an object or null
   // Completions, embeddings (at least one), /tokenize and /detokenize (exactly one).

@@ -160,7 +160,12 @@ constexpr Field kChat[] = {
      Integer{0, protocol::kMaxTopLogprobs, [](Draft& d, int64_t v) { d.top_logprobs = v; }}},
     {"tool_choice", "\"auto\" or \"none\" (the model is then not told of the tools)",
      Special{R"({"enum":["auto","none",null]})", read_tool_choice}},
-    {"parallel_tool_calls", "Calls are not parsed yet", Unused{"b"}},
+    {"parallel_tool_calls", "false: at most one call in an answer",
+     Flag{[](Draft& d) -> bool& { return d.request.parallel_calls; }}, "true"},
+    {"stream_tool_arguments",
+     "Streams a call's arguments while they are generated; else a call is told when it is complete, "
+     "and one that breaks off is never told",
+     Flag{[](Draft& d) -> bool& { return d.request.live_arguments; }}, "false"},
     {"reasoning_effort", "Given to the model's template",
      Text{64, [](Draft& d) -> std::string& { return d.reasoning_effort; }}},
     {"verbosity", "How long answers should be", Unused{"s"}},

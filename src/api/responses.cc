@@ -10,10 +10,6 @@ namespace tandem::api {
 
 namespace {
 
-const char* finish_name(protocol::FinishReason reason) {
-  return reason == protocol::FinishReason::kLength ? "length" : "stop";
-}
-
 Error aborted() { return {503, "request_aborted", "the request was aborted before it finished"}; }
 
 JsonValue::Member role_delta() {
@@ -30,7 +26,7 @@ Error answer_too_large() {
           "tokens or choices"};
 }
 
-JsonValue usage_json(const protocol::Usage& usage) {
+JsonValue usage_json(const protocol::Usage& usage, int64_t reasoning_tokens) {
   JsonValue json = JsonValue::object();
   json.set("prompt_tokens", JsonValue::integer(usage.prompt_tokens));
   json.set("completion_tokens", JsonValue::integer(usage.completion_tokens));
@@ -39,7 +35,7 @@ JsonValue usage_json(const protocol::Usage& usage) {
   json.set("prompt_tokens_details",
            JsonValue::object({{"cached_tokens", JsonValue::integer(usage.cached_tokens)}}));
   json.set("completion_tokens_details",
-           JsonValue::object({{"reasoning_tokens", JsonValue::integer(0)}}));
+           JsonValue::object({{"reasoning_tokens", JsonValue::integer(reasoning_tokens)}}));
   return json;
 }
 
@@ -49,7 +45,15 @@ ResponseRenderer::ResponseRenderer(const ApiRequest& request, ReplyContext conte
       chat_(request.endpoint == Endpoint::kChatCompletions),
       n_(static_cast<size_t>(request.sampling.n)),
       choices_(context_.prompt_tokens.size() * n_),
-      open_(choices_.size()) {}
+      open_(choices_.size()) {
+  if (!chat_) return;
+  static const ReplyReading kText;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const bool known = i / n_ < context_.reading.size();
+    choices_[i].reader =
+        std::make_unique<ReplyReader>(known ? context_.reading[i / n_] : kText, i % n_);
+  }
+}
 
 ResponseRenderer::Choice& ResponseRenderer::choice(size_t prompt, int32_t index) {
   return choices_[(prompt * n_) + static_cast<size_t>(index)];
@@ -70,7 +74,7 @@ JsonValue ResponseRenderer::chunk(JsonValue choices) const {
   json.set("system_fingerprint", JsonValue::string(context_.fingerprint));
   json.set("choices", std::move(choices));
   if (request_.continuous_usage) {
-    json.set("usage", usage_json(usage_so_far()));
+    json.set("usage", usage_json(usage_so_far(), reasoning_tokens()));
     json.find("usage")->erase("prompt_tokens_details");  // not known before the end
   } else if (request_.include_usage) {
     json.set("usage", JsonValue());
@@ -152,6 +156,87 @@ std::string ResponseRenderer::text_frame(size_t index, const std::string& text,
       chunk(JsonValue::array({choice_json(index, text_member(text), std::move(logprobs))})));
 }
 
+std::string ResponseRenderer::delta_frame(size_t index, JsonValue delta, JsonValue logprobs) {
+  return sse_frame(chunk(
+      JsonValue::array({choice_json(index, {"delta", std::move(delta)}, std::move(logprobs))})));
+}
+
+namespace {
+
+JsonValue call_delta(int32_t index, const CallStart* start, const std::string& arguments) {
+  JsonValue call = JsonValue::object({{"index", JsonValue::integer(index)}});
+  JsonValue function = JsonValue::object();
+  if (start != nullptr) {
+    call.set("id", JsonValue::string(start->id));
+    call.set("type", JsonValue::string("function"));
+    function.set("name", JsonValue::string(start->name));
+  }
+  function.set("arguments", JsonValue::string(arguments));
+  call.set("function", std::move(function));
+  return JsonValue::object({{"tool_calls", JsonValue::array({std::move(call)})}});
+}
+
+JsonValue delta_of(const ReplyEvent& event) {
+  if (const auto* text = std::get_if<TextDelta>(&event))
+    return JsonValue::object({{"content", JsonValue::string(text->text)}});
+  if (const auto* text = std::get_if<ReasoningDelta>(&event))
+    return JsonValue::object({{"reasoning_content", JsonValue::string(text->text)}});
+  if (const auto* start = std::get_if<CallStart>(&event))
+    return call_delta(start->index, start, "");
+  if (const auto* arguments = std::get_if<CallArguments>(&event))
+    return call_delta(arguments->index, nullptr, arguments->text);
+  return {};
+}
+
+}  // namespace
+
+// One frame for each event; logprobs go with the first, or alone.
+std::string ResponseRenderer::event_frames(size_t index, ReplyEvents events, JsonValue logprobs) {
+  std::string frames;
+  for (const ReplyEvent& event : events) {
+    JsonValue delta = delta_of(event);
+    if (delta.is_null()) continue;
+    frames += delta_frame(index, std::move(delta), std::exchange(logprobs, JsonValue()));
+  }
+  if (!logprobs.is_null()) frames += text_frame(index, "", std::move(logprobs));
+  return frames;
+}
+
+void ResponseRenderer::hold_events(Choice& to, ReplyEvents events) {
+  for (ReplyEvent& event : events) {
+    if (auto* text = std::get_if<TextDelta>(&event)) {
+      to.text += text->text;
+    } else if (auto* thought = std::get_if<ReasoningDelta>(&event)) {
+      to.reasoning += thought->text;
+    } else if (auto* start = std::get_if<CallStart>(&event)) {
+      to.calls.push_back(JsonValue::object(
+          {{"id", JsonValue::string(start->id)},
+           {"type", JsonValue::string("function")},
+           {"function", JsonValue::object({{"name", JsonValue::string(start->name)},
+                                           {"arguments", JsonValue::string("")}})}}));
+    } else if (auto* arguments = std::get_if<CallArguments>(&event)) {
+      JsonValue* text = to.calls.back().find("function")->find("arguments");
+      *text = JsonValue::string(text->as_string() + arguments->text);
+    }
+  }
+}
+
+int32_t ResponseRenderer::calls_of(const Choice& from) const {
+  return from.reader == nullptr ? 0 : from.reader->calls();
+}
+
+JsonValue ResponseRenderer::message_json(const Choice& from) const {
+  JsonValue message = JsonValue::object({{"role", JsonValue::string("assistant")}});
+  const bool only_calls = from.text.empty() && !from.calls.empty();
+  message.set("content", only_calls ? JsonValue() : JsonValue::string(from.text));
+  if (!from.reasoning.empty())
+    message.set("reasoning_content", JsonValue::string(from.reasoning));
+  message.set("refusal", JsonValue());
+  message.set("annotations", JsonValue::array());
+  if (!from.calls.empty()) message.set("tool_calls", JsonValue::array(from.calls));
+  return message;
+}
+
 std::string ResponseRenderer::begin() {
   std::string frames;
   for (size_t i = 0; i < choices_.size(); ++i) {
@@ -190,8 +275,12 @@ std::string ResponseRenderer::render(size_t prompt, const protocol::TokenEvent& 
   to.generated += static_cast<int64_t>(text.tokens.size());
   LogprobLists lists;
   add_tokens(lists, to.characters, chat_, text, context_.tokenizer);
-  if (text.text.empty() && lists.empty()) return {};
   const size_t index = (prompt * n_) + static_cast<size_t>(text.choice);
+  if (to.reader) {
+    return event_frames(index, to.reader->push(text),
+                        lists.empty() ? JsonValue() : logprobs_json(std::move(lists)));
+  }
+  if (text.text.empty() && lists.empty()) return {};
   return text_frame(index, text.text,
                     lists.empty() ? JsonValue() : logprobs_json(std::move(lists)));
 }
@@ -211,17 +300,20 @@ std::string ResponseRenderer::finish_frames(size_t prompt, const protocol::Finis
   if (choice(prompt, finish.choice).finish) return {};
   if (!take_finish(prompt, finish)) return error_frames(aborted());
   const size_t index = (prompt * n_) + static_cast<size_t>(finish.choice);
+  Choice& to = choice(prompt, finish.choice);
+  std::string frames;
+  if (to.reader) frames = event_frames(index, to.reader->finish(finish.reason), JsonValue());
   JsonValue last =
       choice_json(index, chat_ ? JsonValue::Member{"delta", JsonValue::object()} : text_member(""),
                   JsonValue());
-  last.set("finish_reason", JsonValue::string(finish_name(finish.reason)));
+  last.set("finish_reason", JsonValue::string(finish_name(finish.reason, calls_of(to))));
   last.set("stop_reason", stop_reason(finish));
-  std::string frames = sse_frame(chunk(JsonValue::array({std::move(last)})));
+  frames += sse_frame(chunk(JsonValue::array({std::move(last)})));
   if (open_ > 0) return frames;
   const bool reports = request_.envelope && request_.envelope->report_tokens;
   if (request_.include_usage || request_.continuous_usage || reports) {
     JsonValue end = chunk(JsonValue::array());
-    end.set("usage", usage_json(total_usage()));
+    end.set("usage", usage_json(total_usage(), reasoning_tokens()));
     if (reports) end.set("tandem", report());
     frames += sse_frame(end);
   }
@@ -253,12 +345,19 @@ void ResponseRenderer::collect(size_t prompt, const protocol::TokenEvent& event)
   } else if (const auto* text = std::get_if<protocol::TextEvent>(&event)) {
     Choice& to = choice(prompt, text->choice);
     if (to.finish) return;
-    to.text += text->text;
+    if (to.reader) {
+      hold_events(to, to.reader->push(*text));
+    } else {
+      to.text += text->text;
+    }
     hold(text->logprobs.size() * static_cast<size_t>(request_.sampling.logprobs.value_or(0) + 1));
     if (error_) return;
     add_tokens(to.logprobs, to.characters, chat_, *text, context_.tokenizer);
   } else if (const auto* finish = std::get_if<protocol::FinishEvent>(&event)) {
+    Choice& to = choice(prompt, finish->choice);
+    const bool open = !to.finish;
     if (!take_finish(prompt, *finish)) error_ = aborted();
+    if (open && to.reader) hold_events(to, to.reader->finish(finish->reason));
   } else {
     error_ = std::get<protocol::ErrorEvent>(event).error;
   }
@@ -287,6 +386,14 @@ protocol::Usage ResponseRenderer::usage_so_far() const {
   return usage;
 }
 
+int64_t ResponseRenderer::reasoning_tokens() const {
+  int64_t tokens = 0;
+  for (const Choice& from : choices_) {
+    if (from.reader) tokens += from.reader->reasoning_tokens();
+  }
+  return tokens;
+}
+
 JsonValue ResponseRenderer::report() const {
   JsonValue ids = JsonValue::array();
   for (const Choice& from : choices_) ids.push_back(token_array(from.finish->completion_tokens));
@@ -300,16 +407,12 @@ Result<std::string> ResponseRenderer::body() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     const Choice& from = choices_[i];
     JsonValue::Member content =
-        chat_ ? JsonValue::Member{"message",
-                                  JsonValue::object({{"role", JsonValue::string("assistant")},
-                                                     {"content", JsonValue::string(from.text)},
-                                                     {"refusal", JsonValue()},
-                                                     {"annotations", JsonValue::array()}})}
+        chat_ ? JsonValue::Member{"message", message_json(from)}
               : JsonValue::Member{
                     "text", JsonValue::string((request_.echo ? echo_text(i / n_) : std::string()) +
                                               from.text)};
     JsonValue made = choice_json(i, std::move(content), logprobs_json(from.logprobs));
-    made.set("finish_reason", JsonValue::string(finish_name(from.finish->reason)));
+    made.set("finish_reason", JsonValue::string(finish_name(from.finish->reason, calls_of(from))));
     made.set("stop_reason", stop_reason(*from.finish));
     choices.push_back(std::move(made));
   }
@@ -321,7 +424,7 @@ Result<std::string> ResponseRenderer::body() const {
   if (chat_) json.set("service_tier", JsonValue::string("default"));
   json.set("system_fingerprint", JsonValue::string(context_.fingerprint));
   json.set("choices", std::move(choices));
-  json.set("usage", usage_json(total_usage()));
+  json.set("usage", usage_json(total_usage(), reasoning_tokens()));
   if (request_.envelope && request_.envelope->report_tokens) json.set("tandem", report());
   return json.dump();
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "api/logprobs.h"
 #include "api/openai.h"
+#include "api/reply_reader.h"
 #include "base/json_value.h"
 #include "base/result.h"
 #include "protocol/token_event.h"
@@ -25,6 +27,7 @@ struct ReplyContext {
   std::string fingerprint;                     // changes with the weights and the numeric path
   std::vector<int64_t> prompt_tokens;          // of each prompt
   const text::Tokenizer* tokenizer = nullptr;  // outlives the renderer
+  std::vector<ReplyReading> reading;           // of each prompt; chat only
 };
 
 // Renders one request's events, whatever number of prompts and choices it has: choice c of prompt p
@@ -51,8 +54,11 @@ class ResponseRenderer {
 
  private:
   struct Choice {
-    std::string text;        // whole answers only
-    LogprobLists logprobs;   // whole answers only
+    std::string text;           // whole answers only
+    std::string reasoning;      // whole answers only
+    JsonValue::Array calls;     // whole answers only
+    LogprobLists logprobs;      // whole answers only
+    std::unique_ptr<ReplyReader> reader;  // chat only
     int64_t characters = 0;  // of the text so far
     int64_t generated = 0;   // tokens so far
     std::optional<protocol::FinishEvent> finish;
@@ -68,11 +74,17 @@ class ResponseRenderer {
   JsonValue stop_reason(const protocol::FinishEvent& finish) const;
   JsonValue logprobs_json(LogprobLists lists) const;
   std::string text_frame(size_t index, const std::string& text, JsonValue logprobs);
+  std::string delta_frame(size_t index, JsonValue delta, JsonValue logprobs);
+  std::string event_frames(size_t index, ReplyEvents events, JsonValue logprobs);
+  void hold_events(Choice& to, ReplyEvents events);
+  JsonValue message_json(const Choice& from) const;
+  int32_t calls_of(const Choice& from) const;
   std::string prompt_frames(size_t prompt, const protocol::PromptEvent& event);
   std::string finish_frames(size_t prompt, const protocol::FinishEvent& finish);
   std::string error_frames(Error error);
   protocol::Usage total_usage() const;
   protocol::Usage usage_so_far() const;
+  int64_t reasoning_tokens() const;
   JsonValue report() const;
 
   const ApiRequest request_;
@@ -85,7 +97,7 @@ class ResponseRenderer {
   std::optional<Error> error_;
 };
 
-JsonValue usage_json(const protocol::Usage& usage);
+JsonValue usage_json(const protocol::Usage& usage, int64_t reasoning_tokens = 0);
 
 // 400: an answer that is not streamed outgrew what is held of one.
 Error answer_too_large();

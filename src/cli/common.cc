@@ -67,6 +67,12 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
                "LoRA adapters (PEFT directories or GGUF files), each served under its name");
   options.choice(pooling, "embedding-pooling", {"mean", "last"},
                  "how the tokens' states become one vector, unless a request says");
+  options.value(tool_parser, "tool-parser", "NAME",
+                "how the model's calls of tools are read: auto (by its template), none, or a family: "
+                "hermes, qwen3_xml, glm, kimi_k2, kimi_k3, deepseek_v3, deepseek_v32, llama3_json, "
+                "llama4_pythonic, mistral, gemma4, harmony");
+  options.value(reasoning_parser, "reasoning-parser", "NAME",
+                "how its reasoning is told from its answer: auto, none, or a family");
   options.choice(
       kv_integrity, "kv-integrity", {"off", "tags", "full"},
       "what is checked of KV pages: tags: before each pass, that every page is the one "
@@ -104,6 +110,10 @@ std::vector<std::string> WorkerFlags::words() const {
       std::to_string(steps_in_flight),
       "--embedding-pooling",
       pooling,
+      "--tool-parser",
+      tool_parser,
+      "--reasoning-parser",
+      reasoning_parser,
       "--kv-integrity",
       kv_integrity,
       "--kv-integrity-sample",
@@ -141,6 +151,7 @@ Result<worker::WorkerOptions> WorkerFlags::worker_options() const {
       threads > 0 ? threads
                   : static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
   options.model.lineage = lineage;
+  options.model.parsers = {tool_parser, reasoning_parser};
   for (const std::string& text : adapters) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())

@@ -36,6 +36,8 @@ struct WorkerFlags {
   int32_t steps_in_flight = 1;
   std::string lineage;
   std::string pooling = "mean";
+  std::string tool_parser = "auto";
+  std::string reasoning_parser = "auto";
   std::string kv_integrity = "tags";
   int32_t kv_integrity_sample = 1;
   std::string kv_fault;

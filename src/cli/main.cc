@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"inspect", "shows what is in a model file", run_inspect},
     {"kv", "looks into a worker's KV memory: statistics, blocks, verification", run_kv},
     {"eval", "measures how good a model is: perplexity, divergence, data sets", run_eval},
+    {"parse", "reads recorded replies of models: text, reasoning, calls of tools", run_parse},
     {"mock", "runs engines that only pretend, for testing routers", run_mock},
     {"simulate", "the KV plane under crashes and partitions; the router's policies under a trace",
      run_simulate},

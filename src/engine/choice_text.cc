@@ -28,16 +28,39 @@ ChoiceText::ChoiceText(std::shared_ptr<const text::Tokenizer> tokenizer,
       wants_logprobs_(params.logprobs.has_value()),
       include_stop_(params.include_stop),
       detokenizer_(tokenizer_, {.continuation = true}),
-      stops_(params.stop, params.include_stop) {}
+      stops_(params.stop, params.include_stop),
+      kept_(params.kept_tokens) {}
 
 void ChoiceText::add(const ScoredToken& token) {
   unsent_.push_back(token.token);
   if (wants_logprobs_) unsent_logprobs_.push_back(describe(*tokenizer_, token));
 }
 
+// What a token adds to the text; a kept one its spelling, marked.
+std::string ChoiceText::text_of(int32_t token) {
+  const bool kept = std::ranges::binary_search(kept_, token);
+  std::string text;
+  if (kept) {
+    if (detokenizer_.has_pending()) text = detokenizer_.finish();
+    marks_.push_back({read_ + text.size(), token});
+    text += tokenizer_->token_bytes(token);
+  } else {
+    text = detokenizer_.push(token);
+  }
+  read_ += text.size();
+  return text;
+}
+
 std::optional<TextEvent> ChoiceText::event(std::string text) {
-  return TextEvent{std::move(text), std::exchange(unsent_, {}), choice_,
-                   std::exchange(unsent_logprobs_, {})};
+  TextEvent out{std::move(text), std::exchange(unsent_, {}), choice_,
+                std::exchange(unsent_logprobs_, {})};
+  const size_t begin = std::exchange(told_, told_ + out.text.size());
+  while (!marks_.empty() && marks_.front().offset < told_) {
+    out.marks.push_back(
+        {static_cast<uint32_t>(marks_.front().offset - begin), marks_.front().token});
+    marks_.pop_front();
+  }
+  return out;
 }
 
 std::optional<TextEvent> ChoiceText::push(const ScoredToken& token) {
@@ -45,7 +68,7 @@ std::optional<TextEvent> ChoiceText::push(const ScoredToken& token) {
   logprob_sum_ += static_cast<double>(token.logprob);
   ++sampled_;
   add(token);
-  std::string text = detokenizer_.push(token.token);
+  std::string text = text_of(token.token);
   if (completion_.size() >= min_tokens_) text = stops_.push(text);
   if (text.empty()) return std::nullopt;
   return event(std::move(text));
@@ -71,7 +94,7 @@ std::optional<TextEvent> ChoiceText::flush(FinishReason reason,
   if (!stopped()) {
     if (stop_token && include_stop_) {
       add(*stop_token);
-      text += stops_.push(detokenizer_.push(stop_token->token));
+      text += stops_.push(text_of(stop_token->token));
     }
     const bool unfinished = detokenizer_.has_pending() && reason == FinishReason::kLength;
     if (!unfinished && !stopped()) text += stops_.push(detokenizer_.finish());

@@ -3,6 +3,7 @@
 // logprobs in exactly one event, however long its text was held back.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -49,6 +50,7 @@ class ChoiceText {
 
  private:
   void add(const protocol::ScoredToken& token);
+  std::string text_of(int32_t token);
   std::optional<protocol::TextEvent> event(std::string text);
 
   std::shared_ptr<const text::Tokenizer> tokenizer_;
@@ -58,6 +60,14 @@ class ChoiceText {
   bool include_stop_;
   text::Detokenizer detokenizer_;
   StopMatcher stops_;
+  std::vector<int32_t> kept_;  // ascending
+  struct Place {
+    size_t offset;  // in all of the text
+    int32_t token;
+  };
+  std::deque<Place> marks_;  // that no event carried yet
+  size_t read_ = 0;          // bytes of text made of tokens
+  size_t told_ = 0;          // bytes of text in events
   std::vector<int32_t> completion_;
   std::vector<int32_t> unsent_;  // ids behind text that is still held back
   std::vector<protocol::TokenLogprobs> unsent_logprobs_;

@@ -140,6 +140,8 @@ void Engine::emit_text(Generation& generation, std::optional<TextEvent> event) {
     return;
   }
   TextEvent& kept = *generation.kept;
+  for (const protocol::TokenMark& mark : event->marks)
+    kept.marks.push_back({static_cast<uint32_t>(kept.text.size()) + mark.offset, mark.token});
   kept.text += event->text;
   kept.tokens.insert(kept.tokens.end(), event->tokens.begin(), event->tokens.end());
   std::ranges::move(event->logprobs, std::back_inserter(kept.logprobs));

@@ -47,11 +47,15 @@ void finish(TokenizerSpec& spec) {
   };
   make_control(spec.bos);
   make_control(spec.eos);
+  // In the harmony format (gpt-oss) <|end|> ends a message, and the turn goes on.
+  const bool messages =
+      find_token(spec, "<|channel|>") >= 0 && find_token(spec, "<|message|>") >= 0;
   for (size_t id = 0; id < spec.tokens.size(); ++id) {
     if (!is_type(spec, id, TokenType::kControl) && !is_type(spec, id, TokenType::kUserDefined)) {
       continue;
     }
     if (std::ranges::find(kTurnEnds, spec.tokens[id]) == kTurnEnds.end()) continue;
+    if (messages && spec.tokens[id] == "<|end|>") continue;
     make_control(static_cast<int32_t>(id));
     spec.end_of_generation.push_back(static_cast<int32_t>(id));
   }

@@ -56,6 +56,9 @@ struct SamplingParams {
   // text.
   bool include_stop = false;
   bool ignore_eos = false;
+  // Tokens that mean something to whoever reads the answer: their spelling stands in the text,
+  // though they are control tokens, and is marked (TextEvent::marks). Ascending.
+  std::vector<int32_t> kept_tokens;
   int32_t n = 1;                    // choices delivered
   int32_t best_of = 1;              // choices generated, at least n; the likeliest n are kept
   std::optional<int32_t> logprobs;  // with every generated token: so many alternatives

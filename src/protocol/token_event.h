@@ -36,6 +36,13 @@ struct PromptEvent {
   std::vector<std::optional<TokenLogprobs>> logprobs;  // one for each token
 };
 
+// Where in a text the spelling of a kept token begins (SamplingParams::kept_tokens).
+struct TokenMark {
+  uint32_t offset = 0;  // in bytes
+  int32_t token = 0;
+  bool operator==(const TokenMark&) const = default;
+};
+
 // Text that may be sent: whole characters, never part of a stop string. `tokens` are the ids behind
 // it (may be empty when text was held back earlier). Every generated token comes in
 // exactly one event (a stop token only with include_stop), those whose text was cut off (a stop
@@ -45,6 +52,7 @@ struct TextEvent {
   std::vector<int32_t> tokens;
   int32_t choice = 0;
   std::vector<TokenLogprobs> logprobs = {};  // one for each of `tokens` when asked for, else empty
+  std::vector<TokenMark> marks = {};         // ascending
 };
 
 // Ends one choice; the request ends with the last of them.

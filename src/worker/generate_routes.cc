@@ -72,13 +72,17 @@ LegKind Worker::Routes::leg_of(const api::ApiRequest& asked) {
   return asked.envelope ? asked.envelope->leg : LegKind::kUnified;
 }
 
-protocol::GenerateRequest Worker::Routes::generate_request(Prepared& prepared, size_t prompt) {
+protocol::GenerateRequest Worker::Routes::generate_request(Prepared& prepared,
+                                                           size_t prompt) const {
   protocol::GenerateRequest made;
   made.context = prepared.context;
   made.prompt = std::move(prepared.prompts[prompt]);
   made.adapter = prepared.adapter;
   made.sampling = prepared.asked.sampling;
   made.grammar = prepared.asked.grammar;
+  if (prepared.asked.endpoint == api::Endpoint::kChatCompletions)
+    made.sampling.kept_tokens =
+        worker.served_.format->kept_tokens(!prepared.asked.tools.is_null());
   made.leg = leg_of(prepared.asked);
   if (prepared.asked.envelope) made.handoff = prepared.asked.envelope->handoff;
   return made;
@@ -178,6 +182,11 @@ api::ReplyContext Worker::Routes::reply_context(const Prepared& prepared) const 
   made.fingerprint = worker.fingerprint_;
   for (const auto& prompt : prepared.prompts)
     made.prompt_tokens.push_back(static_cast<int64_t>(prompt.size()));
+  if (chat) {
+    made.reading.push_back(api::reading_of(prepared.asked, worker.served_.format,
+                                           prepared.prompts[0], *worker.served_.tokenizer,
+                                           numerics::random_hex(32)));
+  }
   made.tokenizer = worker.served_.tokenizer.get();
   return made;
 }

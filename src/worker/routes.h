@@ -68,7 +68,7 @@ struct Worker::Routes {
   Result<protocol::SequenceId> start_embedding(Prepared& prepared, size_t prompt,
                                                const std::shared_ptr<Events>& events);
   static protocol::LegKind leg_of(const api::ApiRequest& asked);
-  static protocol::GenerateRequest generate_request(Prepared& prepared, size_t prompt);
+  protocol::GenerateRequest generate_request(Prepared& prepared, size_t prompt) const;
   api::ReplyContext reply_context(const Prepared& prepared) const;
   net::asio::awaitable<void> tokenize(Request& request, Responder& responder);
   net::asio::awaitable<void> detokenize(Request& request, Responder& responder);

@@ -29,7 +29,7 @@ std::string default_name(const std::string& path) {
 
 // `chat_template` replaces the checkpoint's own unless empty.
 Status load_text(const weights::Checkpoint& checkpoint, const std::string& chat_template,
-                 ServedModel& served) {
+                 const api::ParserNames& parsers, ServedModel& served) {
   TANDEM_TRY(spec, engine::tokenizer_spec_of(checkpoint));
   if (!chat_template.empty()) spec.chat_template = chat_template;
   const std::string source = spec.chat_template;
@@ -40,6 +40,9 @@ Status load_text(const weights::Checkpoint& checkpoint, const std::string& chat_
     TANDEM_TRY(parsed, text::ChatTemplate::parse(source, with_tools));
     served.chat_template = std::move(parsed);
   }
+  TANDEM_TRY(format,
+             api::ReplyFormat::create(parsers, source + with_tools, *served.tokenizer));
+  served.format = std::move(format);
   return {};
 }
 
@@ -83,7 +86,7 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
     path = script.tokenizer;
   }
   TANDEM_TRY(checkpoint, weights::Checkpoint::open(path));
-  TANDEM_CHECK(load_text(checkpoint, script.chat_template, served));
+  TANDEM_CHECK(load_text(checkpoint, script.chat_template, options.parsers, served));
   served.weights = scripted ? "scripted" : weights_format(checkpoint);
   served.lineage = !options.lineage.empty() ? options.lineage : engine::lineage_of(checkpoint);
   if (scripted) {

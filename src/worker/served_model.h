@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "api/tools/reply_parser.h"
 #include "base/result.h"
 #include "model/model.h"
 #include "text/chat_template.h"
@@ -30,6 +31,7 @@ struct ServedModelOptions {
   int32_t block_tokens = 16;  // of a page
   std::string lineage;        // empty: the file's digest
   std::vector<AdapterSource> adapters;
+  api::ParserNames parsers;  // how its replies are read
 };
 
 struct ServedModel {
@@ -41,6 +43,7 @@ struct ServedModel {
   std::string weights;                // the format that most of the weights' bytes have
   std::vector<std::string> adapters;  // names, sorted
   int32_t prefill_chunk = 0;          // never 0 here
+  std::shared_ptr<const api::ReplyFormat> format;
 };
 
 Result<ServedModel> load_served_model(const ServedModelOptions& options);
