@@ -34,8 +34,8 @@ struct ApiRequest {
   std::string model = "default";
   // Chat (and /tokenize with messages). Contents are strings here: text parts are joined with "\n",
   // a missing assistant content is empty, tool-call arguments are objects when they parse as one.
-  JsonValue messages;  // array, or null: not a chat
-  JsonValue tools;     // array or null
+  JsonValue messages;           // array, or null: not a chat
+  JsonValue tools;              // array or null
   bool parallel_calls = true;   // false: at most one call in an answer
   bool live_arguments = false;  // a call's arguments are streamed before the call is complete
   bool add_generation_prompt = true;

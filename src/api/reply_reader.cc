@@ -61,8 +61,8 @@ ReplyEvents ReplyReader::kept(ReplyEvents events) {
 
 namespace {
 
-// Kimi's ids count the calls of the whole conversation; after a compaction the highest index that is
-// still named goes on.
+// Kimi's ids count the calls of the whole conversation; after a compaction the highest index that
+// is still named goes on.
 int64_t calls_of(const JsonValue& messages) {
   int64_t calls = 0;
   int64_t next = 0;

@@ -26,8 +26,8 @@ struct OfferedTools {
 struct ReplyReading {
   std::shared_ptr<const ReplyFormat> format;
   std::shared_ptr<const OfferedTools> tools;  // may be null
-  std::string prompt_end;                  // its last tokens as text, control tokens spelled
-  std::string random;                      // for ids: at least 96 random bits in hex, of this request alone
+  std::string prompt_end;                     // its last tokens as text, control tokens spelled
+  std::string random;  // for ids: at least 96 random bits in hex, of this request alone
   std::string id_prefix = "call_";
   int64_t calls_before = 0;  // of the conversation
   bool parallel = true;      // false: only the first call is told

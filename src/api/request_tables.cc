@@ -163,7 +163,8 @@ constexpr Field kChat[] = {
     {"parallel_tool_calls", "false: at most one call in an answer",
      Flag{[](Draft& d) -> bool& { return d.request.parallel_calls; }}, "true"},
     {"stream_tool_arguments",
-     "Streams a call's arguments while they are generated; else a call is told when it is complete, "
+     "Streams a call's arguments while they are generated; else a call is told when it is "
+     "complete, "
      "and one that breaks off is never told",
      Flag{[](Draft& d) -> bool& { return d.request.live_arguments; }}, "false"},
     {"reasoning_effort", "Given to the model's template",

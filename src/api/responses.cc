@@ -215,8 +215,8 @@ void ResponseRenderer::hold_events(Choice& to, ReplyEvents events) {
            {"function", JsonValue::object({{"name", JsonValue::string(start->name)},
                                            {"arguments", JsonValue::string("")}})}}));
     } else if (auto* arguments = std::get_if<CallArguments>(&event)) {
-      JsonValue* text = to.calls.back().find("function")->find("arguments");
-      *text = JsonValue::string(text->as_string() + arguments->text);
+      JsonValue* given = to.calls.back().find("function")->find("arguments");
+      *given = JsonValue::string(given->as_string() + arguments->text);
     }
   }
 }
@@ -229,8 +229,7 @@ JsonValue ResponseRenderer::message_json(const Choice& from) const {
   JsonValue message = JsonValue::object({{"role", JsonValue::string("assistant")}});
   const bool only_calls = from.text.empty() && !from.calls.empty();
   message.set("content", only_calls ? JsonValue() : JsonValue::string(from.text));
-  if (!from.reasoning.empty())
-    message.set("reasoning_content", JsonValue::string(from.reasoning));
+  if (!from.reasoning.empty()) message.set("reasoning_content", JsonValue::string(from.reasoning));
   message.set("refusal", JsonValue());
   message.set("annotations", JsonValue::array());
   if (!from.calls.empty()) message.set("tool_calls", JsonValue::array(from.calls));

@@ -27,7 +27,7 @@ struct ReplyContext {
   std::string fingerprint;                     // changes with the weights and the numeric path
   std::vector<int64_t> prompt_tokens;          // of each prompt
   const text::Tokenizer* tokenizer = nullptr;  // outlives the renderer
-  std::vector<ReplyReading> reading;           // of each prompt; chat only
+  std::vector<ReplyReading> reading = {};      // of each prompt; chat only
 };
 
 // Renders one request's events, whatever number of prompts and choices it has: choice c of prompt p
@@ -54,13 +54,13 @@ class ResponseRenderer {
 
  private:
   struct Choice {
-    std::string text;           // whole answers only
-    std::string reasoning;      // whole answers only
-    JsonValue::Array calls;     // whole answers only
-    LogprobLists logprobs;      // whole answers only
+    std::string text;                     // whole answers only
+    std::string reasoning;                // whole answers only
+    JsonValue::Array calls;               // whole answers only
+    LogprobLists logprobs;                // whole answers only
     std::unique_ptr<ReplyReader> reader;  // chat only
-    int64_t characters = 0;  // of the text so far
-    int64_t generated = 0;   // tokens so far
+    int64_t characters = 0;               // of the text so far
+    int64_t generated = 0;                // tokens so far
     std::optional<protocol::FinishEvent> finish;
   };
 

@@ -67,10 +67,11 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
                "LoRA adapters (PEFT directories or GGUF files), each served under its name");
   options.choice(pooling, "embedding-pooling", {"mean", "last"},
                  "how the tokens' states become one vector, unless a request says");
-  options.value(tool_parser, "tool-parser", "NAME",
-                "how the model's calls of tools are read: auto (by its template), none, or a family: "
-                "hermes, qwen3_xml, glm, kimi_k2, kimi_k3, deepseek_v3, deepseek_v32, llama3_json, "
-                "llama4_pythonic, mistral, gemma4, harmony");
+  options.value(
+      tool_parser, "tool-parser", "NAME",
+      "how the model's calls of tools are read: auto (by its template), none, or a family: "
+      "hermes, qwen3_xml, glm, kimi_k2, kimi_k3, deepseek_v3, deepseek_v32, llama3_json, "
+      "llama4_pythonic, mistral, gemma4, harmony");
   options.value(reasoning_parser, "reasoning-parser", "NAME",
                 "how its reasoning is told from its answer: auto, none, or a family");
   options.choice(

@@ -1,5 +1,5 @@
-// `tandem parse`: recorded replies to what they mean, one JSON object a line in, one a line out. For
-// checking a family's parser against recordings, in any cuts.
+// `tandem parse`: recorded replies to what they mean, one JSON object a line in, one a line out.
+// For checking a family's parser against recordings, in any cuts.
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -40,8 +40,8 @@ struct Told {
                                          {"name", JsonValue::string(start->name)},
                                          {"arguments", JsonValue::string("")}}));
     } else if (const auto* arguments = std::get_if<api::CallArguments>(&event)) {
-      JsonValue* text = calls.back().find("arguments");
-      *text = JsonValue::string(text->as_string() + arguments->text);
+      JsonValue* given = calls.back().find("arguments");
+      *given = JsonValue::string(given->as_string() + arguments->text);
     } else if (const auto* end = std::get_if<api::CallEnd>(&event); !end->complete) {
       calls.back().set("complete", JsonValue::boolean(false));
     }
@@ -58,9 +58,8 @@ Result<std::string> parse_line(const std::string& text) {
       tokens.emplace_back(spelling, static_cast<int32_t>(id.as_integer().value_or(-1)));
   }
   const std::string tool_parser = text_of(line, "tool_parser", "none");
-  TANDEM_TRY(format,
-             api::ReplyFormat::create(
-                 {tool_parser, text_of(line, "reasoning_parser", tool_parser)}, tokens));
+  TANDEM_TRY(format, api::ReplyFormat::create(
+                         {tool_parser, text_of(line, "reasoning_parser", tool_parser)}, tokens));
   const JsonValue* tools = line.find("tools");
   const api::OfferedTools offered(tools == nullptr ? JsonValue() : *tools);
   api::ReplySetup setup;
@@ -99,14 +98,15 @@ int run_parse(const Arguments& arguments) {
   config::Options options(
       "parse",
       "Reads replies of models from stdin, one JSON object a line: {\"tool_parser\", "
-      "\"reasoning_parser\", \"tokens\": {SPELLING: ID}, \"tools\", \"prompt_end\", \"cut\", \"live\", "
+      "\"reasoning_parser\", \"tokens\": {SPELLING: ID}, \"tools\", \"prompt_end\", \"cut\", "
+      "\"live\", "
       "\"pieces\": [{\"text\", \"marks\": [[OFFSET, ID]]}]}. Writes a line for each: {\"content\", "
       "\"reasoning\", \"calls\"}.");
   options.example("tandem parse < replies.jsonl");
   auto parsed = options.parse(arguments);
   if (!parsed) return report(parsed.error());
   if (parsed->help) {
-    std::fputs(parsed->text.c_str(), stdout);
+    std::fputs(parsed->help->c_str(), stdout);
     return 0;
   }
   std::string line;

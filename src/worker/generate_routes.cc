@@ -81,8 +81,7 @@ protocol::GenerateRequest Worker::Routes::generate_request(Prepared& prepared,
   made.sampling = prepared.asked.sampling;
   made.grammar = prepared.asked.grammar;
   if (prepared.asked.endpoint == api::Endpoint::kChatCompletions)
-    made.sampling.kept_tokens =
-        worker.served_.format->kept_tokens(!prepared.asked.tools.is_null());
+    made.sampling.kept_tokens = worker.served_.format->kept_tokens(!prepared.asked.tools.is_null());
   made.leg = leg_of(prepared.asked);
   if (prepared.asked.envelope) made.handoff = prepared.asked.envelope->handoff;
   return made;

@@ -40,8 +40,7 @@ Status load_text(const weights::Checkpoint& checkpoint, const std::string& chat_
     TANDEM_TRY(parsed, text::ChatTemplate::parse(source, with_tools));
     served.chat_template = std::move(parsed);
   }
-  TANDEM_TRY(format,
-             api::ReplyFormat::create(parsers, source + with_tools, *served.tokenizer));
+  TANDEM_TRY(format, api::ReplyFormat::create(parsers, source + with_tools, *served.tokenizer));
   served.format = std::move(format);
   return {};
 }

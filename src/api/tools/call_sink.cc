@@ -105,6 +105,7 @@ void CallSink::close_run() {
 void CallSink::begin_call(std::string name) {
   close_run();
   in_call_ = true;
+  drop_leading_ = false;  // that was of the text before it
   push(CallStart{next_, call_id(ids_, next_, name), std::move(name)});
 }
 

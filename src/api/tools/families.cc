@@ -29,10 +29,9 @@ constexpr std::array kGlm = {Words("<tool_call>"), Words("</tool_call>"), Words(
                              Words("</arg_key>"),  Words("<arg_value>"),  Words("</arg_value>")};
 constexpr std::array kGlmSigns = {Words("<arg_key>"), Words("<arg_value>")};
 
-constexpr std::array kKimi = {
-    Words("<|tool_calls_section_begin|>"), Words("<|tool_calls_section_end|>"),
-    Words("<|tool_call_begin|>"), Words("<|tool_call_argument_begin|>"),
-    Words("<|tool_call_end|>")};
+constexpr std::array kKimi = {Words("<|tool_calls_section_begin|>"),
+                              Words("<|tool_calls_section_end|>"), Words("<|tool_call_begin|>"),
+                              Words("<|tool_call_argument_begin|>"), Words("<|tool_call_end|>")};
 constexpr std::array kKimiSigns = {Words("<|tool_calls_section_begin|>")};
 
 constexpr std::array kKimi3 = {Words("<|open|>"), Words("<|close|>"), Words("<|sep|>")};
@@ -152,19 +151,32 @@ struct OtherName {
 };
 // What other engines call them, so that a command line can stay as it is.
 constexpr std::array kOtherNames = {
-    OtherName{"openai", "harmony"},         OtherName{"gpt-oss", "harmony"},
-    OtherName{"gpt_oss", "harmony"},        OtherName{"openai_gptoss", "harmony"},
-    OtherName{"qwen", "hermes"},            OtherName{"qwen25", "hermes"},
-    OtherName{"qwen3", "hermes"},           OtherName{"smollm2", "hermes"},
-    OtherName{"qwen3_coder", "qwen3_xml"},  OtherName{"qwen3-coder", "qwen3_xml"},
-    OtherName{"deepseek_v31", "deepseek_v3"}, OtherName{"deepseekv3", "deepseek_v3"},
-    OtherName{"deepseekv31", "deepseek_v3"}, OtherName{"deepseek_r1", "deepseek_v3"},
-    OtherName{"deepseek-r1", "deepseek_v3"}, OtherName{"deepseekv32", "deepseek_v32"},
-    OtherName{"deepseek_v4", "deepseek_v32"}, OtherName{"glm45", "glm"},
-    OtherName{"glm47", "glm"},              OtherName{"glm4_moe", "glm"},
-    OtherName{"llama3", "llama3_json"},     OtherName{"llama4", "llama4_pythonic"},
-    OtherName{"pythonic", "llama4_pythonic"}, OtherName{"gemma", "gemma4"},
-    OtherName{"kimi", "kimi_k2"},           OtherName{"think", "hermes"},
+    OtherName{"openai", "harmony"},
+    OtherName{"gpt-oss", "harmony"},
+    OtherName{"gpt_oss", "harmony"},
+    OtherName{"openai_gptoss", "harmony"},
+    OtherName{"qwen", "hermes"},
+    OtherName{"qwen25", "hermes"},
+    OtherName{"qwen3", "hermes"},
+    OtherName{"smollm2", "hermes"},
+    OtherName{"qwen3_coder", "qwen3_xml"},
+    OtherName{"qwen3-coder", "qwen3_xml"},
+    OtherName{"deepseek_v31", "deepseek_v3"},
+    OtherName{"deepseekv3", "deepseek_v3"},
+    OtherName{"deepseekv31", "deepseek_v3"},
+    OtherName{"deepseek_r1", "deepseek_v3"},
+    OtherName{"deepseek-r1", "deepseek_v3"},
+    OtherName{"deepseekv32", "deepseek_v32"},
+    OtherName{"deepseek_v4", "deepseek_v32"},
+    OtherName{"glm45", "glm"},
+    OtherName{"glm47", "glm"},
+    OtherName{"glm4_moe", "glm"},
+    OtherName{"llama3", "llama3_json"},
+    OtherName{"llama4", "llama4_pythonic"},
+    OtherName{"pythonic", "llama4_pythonic"},
+    OtherName{"gemma", "gemma4"},
+    OtherName{"kimi", "kimi_k2"},
+    OtherName{"think", "hermes"},
 };
 
 bool holds(std::string_view text, std::string_view word) {

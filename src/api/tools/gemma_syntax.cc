@@ -54,7 +54,8 @@ class GemmaCalls final : public CallSyntax {
       const bool closed = in.find({close_}).match == Cursor::Match::kYes;
       return closed || in.size() > kMaxName ? Step::kBroken : Step::kMore;
     }
-    std::string name = in.rest().substr(0, brace) == "" ? "" : std::string(in.rest().substr(0, brace));
+    std::string name =
+        in.rest().substr(0, brace) == "" ? "" : std::string(in.rest().substr(0, brace));
     if (name.starts_with(kCall)) name.erase(0, kCall.size());
     while (name.ends_with(' ')) name.pop_back();
     if (name.empty() || name.find_first_of(" \n<>") != std::string::npos) return Step::kBroken;
@@ -94,7 +95,8 @@ class GemmaCalls final : public CallSyntax {
     std::string key = in.take(colon);
     in.skip(1);
     while (key.ends_with(' ')) key.pop_back();
-    if (key.size() > 1 && key.front() == '"' && key.back() == '"') key = key.substr(1, key.size() - 2);
+    if (key.size() > 1 && key.front() == '"' && key.back() == '"')
+      key = key.substr(1, key.size() - 2);
     std::string text = first_ ? "" : ",";
     append_json_string(text, key);
     sink.arguments(text += ':');

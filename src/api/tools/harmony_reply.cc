@@ -60,8 +60,8 @@ class HarmonyReply final : public ReplyMachine {
   const Marker& reply_end() const { return markers_[6]; }
 
   bool header(Cursor& in, CallSink& sink) {
-    const Cursor::Found found = in.find({&start(), &end(), &message(), &channel(), &constrain(),
-                                         &call_end(), &reply_end()});
+    const Cursor::Found found = in.find(
+        {&start(), &end(), &message(), &channel(), &constrain(), &call_end(), &reply_end()});
     const bool marker = found.match == Cursor::Match::kYes;
     if (!marker && in.size() < kMaxHeader) return false;
     const std::string words = in.take(found.offset);
@@ -103,7 +103,8 @@ class HarmonyReply final : public ReplyMachine {
   void begin_body(CallSink& sink) {
     in_body_ = true;
     const std::string channel = channel_.value_or("");
-    const std::string recipient = recipient_ == "assistant" || recipient_ == "all" ? "" : recipient_;
+    const std::string recipient =
+        recipient_ == "assistant" || recipient_ == "all" ? "" : recipient_;
     if (recipient.starts_with(kFunctions)) {
       kind_ = Kind::kCall;
       name_ = recipient.substr(kFunctions.size());
@@ -135,8 +136,7 @@ class HarmonyReply final : public ReplyMachine {
   }
 
   bool body(Cursor& in, CallSink& sink) {
-    const Cursor::Found found =
-        in.find({&end(), &call_end(), &reply_end(), &start(), &channel()});
+    const Cursor::Found found = in.find({&end(), &call_end(), &reply_end(), &start(), &channel()});
     if (found.offset > 0) {
       const std::string text = in.take(found.offset);
       if (kind_ == Kind::kReasoning) sink.reasoning(text);
@@ -181,8 +181,8 @@ class HarmonyReply final : public ReplyMachine {
   }
 
   bool broken(Cursor& in, CallSink& sink) {
-    const bool empty = in.at(call_end()) == Cursor::Match::kYes ||
-                       in.at(end()) == Cursor::Match::kYes;
+    const bool empty =
+        in.at(call_end()) == Cursor::Match::kYes || in.at(end()) == Cursor::Match::kYes;
     const std::string raw = in.stop_recording();
     if (empty && raw.empty()) {
       sink.arguments("{}");

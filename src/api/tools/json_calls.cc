@@ -38,7 +38,11 @@ JsonStream::State CallObject::push(std::string_view text, size_t& used, CallSink
       ++used;
       continue;
     }
-    if (place_ == Place::kValue && may_stream_ && !is_space(text[used])) {
+    if (place_ == Place::kValue && may_stream_) {
+      if (is_space(text[used])) {
+        ++used;
+        continue;
+      }
       may_stream_ = false;
       streaming_ = text[used] == '{';
       if (streaming_) sink.begin_call(name_);
@@ -149,8 +153,8 @@ bool CallObject::take_call(const JsonValue& function) {
 
 void CallObject::close(CallSink& sink) {
   const bool told = sink.in_call();
-  const bool call = !name_.empty() && (!offered_only_ || (sink.tools().knows(name_) &&
-                                                          !arguments_.empty()));
+  const bool call =
+      !name_.empty() && (!offered_only_ || (sink.tools().knows(name_) && !arguments_.empty()));
   if (!call) {
     fail();
     return;

@@ -207,8 +207,7 @@ void JsonStream::close(char c, std::string& out) {
 }
 
 void JsonStream::end_word(std::string& out) {
-  const bool fine =
-      word_ == "true" || word_ == "false" || word_ == "null" || is_number(word_);
+  const bool fine = word_ == "true" || word_ == "false" || word_ == "null" || is_number(word_);
   if (!fine) {
     state_ = State::kBad;
     return;

@@ -156,9 +156,12 @@ class MistralCalls final : public CallSyntax {
       case Place::kBegin: {
         const size_t spaces = in.spaces();
         if (spaces == in.size()) return Step::kMore;
-        const bool list = in.rest()[spaces] == '[' &&
-                          in.at(*arguments_, spaces) == Cursor::Match::kNo &&
-                          in.at(*call_id_, spaces) == Cursor::Match::kNo;
+        const Cursor::Match arguments = in.at(*arguments_, spaces);
+        const Cursor::Match call_id = in.at(*call_id_, spaces);
+        if (arguments == Cursor::Match::kMaybe || call_id == Cursor::Match::kMaybe)
+          return Step::kMore;
+        const bool list = in.rest()[spaces] == '[' && arguments == Cursor::Match::kNo &&
+                          call_id == Cursor::Match::kNo;
         in.skip(spaces);
         if (list) list_.emplace(false);
         place_ = list ? Place::kList : Place::kName;
@@ -199,7 +202,7 @@ class MistralCalls final : public CallSyntax {
 
   Step read_arguments(Cursor& in, CallSink& sink) {
     const size_t spaces = in.spaces();
-    if (stream_fresh() && spaces < in.size() && in.rest()[spaces] != '{') return Step::kBroken;
+    if (!begun_ && spaces < in.size() && in.rest()[spaces] != '{') return Step::kBroken;
     size_t used = 0;
     std::string out;
     const JsonStream::State state = stream_.push(in.rest(), used, out);
@@ -212,7 +215,6 @@ class MistralCalls final : public CallSyntax {
     sink.end_call();
     return Step::kDone;
   }
-  bool stream_fresh() const { return !begun_; }
 
   const Marker* call_id_;
   const Marker* arguments_;

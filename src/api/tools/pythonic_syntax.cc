@@ -26,8 +26,8 @@ class Literals {
   explicit Literals(std::string_view text) : text_(text) {}
 
   void spaces() {
-    while (at_ < text_.size() && (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' ||
-                                  text_[at_] == '\r'))
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r'))
       ++at_;
   }
   bool eat(char c) {
@@ -80,10 +80,14 @@ class Literals {
       char c = text_[at_++];
       if (c == '\\' && at_ < text_.size()) {
         c = text_[at_++];
-        if (c == 'n') c = '\n';
-        else if (c == 't') c = '\t';
-        else if (c == 'r') c = '\r';
-        else if (c != '\\' && c != '\'' && c != '"' && c != '\n') plain += '\\';
+        if (c == 'n')
+          c = '\n';
+        else if (c == 't')
+          c = '\t';
+        else if (c == 'r')
+          c = '\r';
+        else if (c != '\\' && c != '\'' && c != '"' && c != '\n')
+          plain += '\\';
       }
       plain += c;
     }

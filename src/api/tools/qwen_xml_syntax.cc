@@ -31,7 +31,9 @@ Match starts(std::string_view text, std::string_view word, bool ended) {
 class QwenXmlCalls final : public CallSyntax {
  public:
   explicit QwenXmlCalls(const Markers& markers)
-      : close_(&markers[1]), openers_{&markers[0], &markers[2]}, hermes_(make_hermes_calls(markers)) {}
+      : close_(&markers[1]),
+        openers_{&markers[0], &markers[2]},
+        hermes_(make_hermes_calls(markers)) {}
 
   std::span<const Marker* const> openers() const override { return openers_; }
   void open(const Marker* opener) override {

@@ -35,6 +35,11 @@ std::vector<std::string> parser_names() {
   return out;
 }
 
+std::string_view recognized(std::string_view chat_template) {
+  const Family* family = recognize_calls(chat_template);
+  return family == nullptr ? "none" : family->name;
+}
+
 Result<std::shared_ptr<const ReplyFormat>> ReplyFormat::create(const ParserNames& names,
                                                                std::string_view chat_template,
                                                                const text::Tokenizer& tokenizer) {
@@ -151,8 +156,7 @@ ReplyParser::ReplyParser(const ReplyFormat& format, ReplySetup setup)
       machine_(format.machine(setup.tools != nullptr && !setup.tools->empty(),
                               format.opening(setup.prompt_end))) {}
 
-ReplyEvents ReplyParser::push(std::string_view text,
-                              std::span<const protocol::TokenMark> marks) {
+ReplyEvents ReplyParser::push(std::string_view text, std::span<const protocol::TokenMark> marks) {
   cursor_.append(text, marks);
   while (machine_->step(cursor_, sink_)) {
   }

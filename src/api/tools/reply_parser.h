@@ -32,6 +32,8 @@ struct ParserNames {
   std::string reasoning = "auto";
 };
 std::vector<std::string> parser_names();
+// The family whose calls a chat template speaks of, or "none".
+std::string_view recognized(std::string_view chat_template);
 
 class ReplyFormat {
  public:

@@ -96,8 +96,8 @@ class TaggedReply final : public ReplyMachine {
     if (!closed) return true;
     sink.close_run();
     sink.drop_leading_space();
-    const bool own = std::ranges::any_of(reasoning_.close,
-                                         [&](const Marker& m) { return &m == found.marker; });
+    const bool own =
+        std::ranges::any_of(reasoning_.close, [&](const Marker& m) { return &m == found.marker; });
     if (own) in.skip(found.marker->spelling.size());
     state_ = State::kAnswer;
     return true;

@@ -99,7 +99,8 @@ class XtmlReply final : public ReplyMachine {
       const std::string key = attribute(head, "key");
       ArgumentTypes types = argument_types(writer_.parameters(), key);
       if (type == "string") types.bits = ArgumentTypes::kString;
-      if (!type.empty() && type != "string") types.bits = ArgumentTypes::kAny & ~ArgumentTypes::kString;
+      if (!type.empty() && type != "string")
+        types.bits = ArgumentTypes::kAny & ~ArgumentTypes::kString;
       raw_.begin(sink, writer_, key, types);
       place_ = Place::kArgument;
     } else {
