@@ -1,11 +1,16 @@
 #include "kv/handoff/receive_handoff.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace tandem::kv {
 
 namespace {
+
+// A peer says ABORT once or twice; what it says over and over is not answered for ever.
+constexpr size_t kMostFarewells = 16;
+
 Error protocol_error(std::string message) {
   return Error{502, "handoff_protocol", std::move(message)};
 }
@@ -89,12 +94,14 @@ ReceiveActions ReceiveHandoff::on_push(const protocol::PushFrame& frame, TimePoi
       (!frame.digests.empty() && frame.digests.size() != frame.pages.size())) {
     return fail(protocol_error("A push names a layer or block outside the offer."), true);
   }
-  for (uint64_t block = frame.first_block; block < end; ++block) {
-    Block& state = coverage_[size_t{frame.layer} * blocks_ + block];
-    if (state != Block::kMissing) return fail(protocol_error("A block was pushed twice."), true);
-    state = Block::kCopying;
-    ++copying_;
-  }
+  if (frame.pages.empty()) return {};
+  // All or nothing: what is not copied after all would be waited for.
+  const std::span pushed(&coverage_[size_t{frame.layer} * blocks_ + frame.first_block],
+                         frame.pages.size());
+  if (std::ranges::any_of(pushed, [](Block state) { return state != Block::kMissing; }))
+    return fail(protocol_error("A block was pushed twice."), true);
+  std::ranges::fill(pushed, Block::kCopying);
+  copying_ += pushed.size();
   deadline_ = now + timeouts_.progress;
   ReceiveActions actions;
   actions.emplace_back(CopyPages{frame.layer, frame.first_block, frame.pages, frame.digests});
@@ -179,7 +186,7 @@ ReceiveActions ReceiveHandoff::on_abort(const protocol::AbortFrame& frame) {
   }
   // In the copies' draining the sender's pages are still being read.
   if (state_ == State::kDraining && !faults_.release_while_copying) {
-    farewell_.emplace_back(acknowledgement);
+    if (farewell_.size() < kMostFarewells) farewell_.emplace_back(acknowledgement);
   } else {
     actions.emplace_back(SendToPeer{acknowledgement});
   }

@@ -12,6 +12,9 @@ using protocol::PageTag;
 
 namespace {
 
+// Attempts that may wait for their acknowledgements at once.
+constexpr size_t kMostDrains = 16;
+
 uint64_t rank_bit(uint32_t rank) {
   return rank < protocol::kMaxHandoffRanks ? uint64_t{1} << rank : 0;
 }
@@ -113,6 +116,12 @@ SendActions SendHandoff::on_open(PeerId peer, uint32_t attempt, uint64_t nonce, 
     actions.emplace_back(
         SendFrame{peer, protocol::AbortFrame{key, 409, "handoff_closed",
                                              "This handoff has ended or has a newer attempt."}});
+    return actions;
+  }
+  if (drains_.size() >= kMostDrains) {
+    actions.emplace_back(SendFrame{
+        peer, protocol::AbortFrame{key, 503, "overloaded",
+                                   "Too many attempts of this handoff are still being ended."}});
     return actions;
   }
   if (attempt_) {
