@@ -322,13 +322,13 @@ std::vector<WorkerId> RequestRun::who_will_hold() const {
 }
 
 // A burst of requests with one beginning should not be spread because nobody has it yet: what was
-// placed counts as held at once.
+// placed counts as held at once by who computes it. Not by its decode worker: a prompt that came
+// there without its pair would be computed anew.
 void RequestRun::expect_blocks() {
   const Duration time = kExpectedFor + from_seconds(std::clamp(placement_.seconds, 0.0, 60.0));
-  for (const WorkerId worker : who_will_hold()) {
-    for (const PromptKeys& kind : checked_.prefix.kinds)
-      core_->feeds.sent(worker, kind, held_blocks(worker, kind), time);
-  }
+  const WorkerId worker = pair() ? placement_.prefill : placement_.answer;
+  for (const PromptKeys& kind : checked_.prefix.kinds)
+    core_->feeds.sent(worker, kind, held_blocks(worker, kind), time);
 }
 
 // When the last placement was made.

@@ -107,7 +107,8 @@ class Mixed:
     def two_choices(self, number, path):
         # Greedy takes no n > 1 there, and with a temperature neither text is told beforehand.
         ours = whole(self.pair.url, path, body_of(number, path, n=2, temperature=0.7, seed=number))
-        assert sorted(choice["index"] for choice in ours["choices"]) == [0, 1] and all(map(told, ours["choices"]))
+        assert sorted(choice["index"] for choice in ours["choices"]) == [0, 1]
+        assert path == TEXT or all(map(told, ours["choices"]))  # after a bare text the model may end at once
         alone = whole(self.pair.decode.url, path, body_of(number, path))
         assert ours["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
         assert ours["usage"]["completion_tokens"] <= 32

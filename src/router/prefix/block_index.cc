@@ -22,8 +22,8 @@ BlockIndex::BlockIndex(size_t max_bytes)
           std::max<size_t>((max_bytes - std::min(max_bytes, kFixedBytes)) / kEntryBytes, 1024)) {}
 
 size_t BlockIndex::bytes() const {
-  size_t sum = blocks_.bytes() + spill_bytes_ + spills_.capacity() * sizeof(spills_[0]) +
-               free_spills_.capacity() * sizeof(free_spills_[0]);
+  size_t sum = blocks_.bytes() + spill_bytes_ + spills_.capacity() * sizeof(std::vector<LaneId>) +
+               free_spills_.capacity() * sizeof(uint32_t);
   for (const auto& lane : lanes_) sum += lane ? sizeof(Lane) + lane->names.bytes() : 0;
   return sum;
 }
