@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import os
 import random
 import time
 
@@ -9,6 +10,7 @@ from servers import Stream, request, wait_until
 
 TOPICS = ("the sea", "a lighthouse", "prime numbers", "an old map", "tea", "winter", "a small robot", "bridges", "honey", "the moon")
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+REQUESTS = int(os.environ.get("TANDEM_PEERS_REQUESTS", "200"))  # fewer where the machine has other work
 
 
 def question(number):
@@ -58,7 +60,7 @@ def cached_of(usage):
 
 
 class Mixed:
-    """Two hundred requests of nine kinds; each check compares with the decode server alone."""
+    """Requests of nine kinds; each check compares with the decode server alone."""
 
     def __init__(self, pair):
         self.pair = pair
@@ -149,14 +151,14 @@ class Mixed:
         stream.close()
 
 
-def test_200_mixed_requests_answer_as_the_decode_server_alone(pair):
+def test_mixed_requests_answer_as_the_decode_server_alone(pair):
     mixed = Mixed(pair)
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        kinds = list(pool.map(mixed.run, range(200)))
+        kinds = list(pool.map(mixed.run, range(REQUESTS)))
     print(f"{pair.mode}: " + ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)) + f" in {time.monotonic() - began:.0f} s; "
           f"{len(mixed.rounded)} differ from the decode server alone and equal the pair driven by hand")
-    assert len(mixed.rounded) <= 30
+    assert len(mixed.rounded) <= REQUESTS * 0.15
     pair.wait_idle()
 
 

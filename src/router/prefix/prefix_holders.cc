@@ -13,11 +13,15 @@ namespace {
 constexpr size_t kPortion = 64;   // blocks that are applied under one lock
 constexpr int kMostYields = 100;  // between two portions
 constexpr size_t kMostSizes = 8;  // block sizes of one model
+constexpr size_t kExpectationsShare = 8;
 
 }  // namespace
 
 PrefixHolders::PrefixHolders(HolderOptions options, uint64_t secret)
-    : options_(options), hasher_(secret), index_(options.max_bytes) {}
+    : options_(options),
+      max_expected_(options.max_bytes / kExpectationsShare / sizeof(Expectation)),
+      hasher_(secret),
+      index_(options.max_bytes - options.max_bytes / kExpectationsShare) {}
 
 PrefixHolders::Known& PrefixHolders::known(Worker worker) {
   if (worker >= workers_.size()) workers_.resize(worker + 1);
@@ -252,7 +256,7 @@ void PrefixHolders::expect(Worker worker, std::span<const BlockKey> chain, size_
     for (size_t i = 0; i < portion.size(); ++i) {
       if (begin + i < from) continue;
       (void)index_.insert(*lane, portion[i], portion[i]);
-      if (expectations_.size() >= options_.max_expected) expire(TimePoint::max(), 1);
+      if (expectations_.size() >= max_expected_) expire(TimePoint::max(), 1);
       expectations_.push_back({now + time, portion[i], worker, it.epoch});
     }
     expire(now, kPortion);

@@ -29,12 +29,11 @@
 namespace tandem::router {
 
 struct HolderOptions {
-  size_t max_bytes = size_t{256} << 20;
+  size_t max_bytes = size_t{256} << 20;  // of all; an eighth is for expectations
   // What a block counts for, by where its copy is.
   float device = 1.0F;
   float host = 0.75F;
   float storage = 0.25F;
-  size_t max_expected = size_t{1} << 20;  // blocks that have still to be confirmed
   // A belief that was not renewed for so long goes, at the latest after twice as long.
   Duration believed = std::chrono::minutes(30);
 };
@@ -142,6 +141,7 @@ class PrefixHolders {
   void expire(TimePoint now, size_t most);
 
   HolderOptions options_;
+  size_t max_expected_;  // blocks that have still to be confirmed
   PrefixHasher hasher_;
   std::atomic<int> looking_ = 0;  // threads that wait to look something up
   mutable std::mutex mutex_;      // everything below

@@ -202,6 +202,30 @@ TEST_F(Holders, AWorkerWithoutEventsIsBelievedWhatItAnsweredUntilNobodyAsksForIt
   EXPECT_EQ(holders.counts().blocks, 0U);
 }
 
+TEST_F(Holders, AllOfItStaysWithinItsBytes) {
+  constexpr size_t kBytes = size_t{2} << 20;
+  PrefixHolders small({.max_bytes = kBytes}, 42);
+  small.describe(0, "m", true);
+  const BlockKey root = small.hasher().root("m", "", kBlock);
+  for (int i = 0; i < 300; ++i) {
+    const auto ids = tokens(i, 200);
+    const auto chain = PrefixHasher::of_tokens(root, ids, kBlock);
+    small.expect(0, chain, 0, std::chrono::hours(1), kStart);
+    small.believe(1, chain, kStart);
+    KvEventBatch batch;
+    std::vector<uint64_t> names(200);
+    std::iota(names.begin(), names.end(), i * 1000);
+    batch.events = {stored(names, ids)};
+    small.apply(0, 0, batch);
+    ASSERT_LE(small.counts().bytes, kBytes) << i;
+  }
+  EXPECT_GT(small.counts().evictions, 0U);
+  EXPECT_GT(small.counts().expected, 5000U);
+  const auto last = PrefixHasher::of_tokens(root, tokens(299, 200), kBlock);
+  const PromptKeys prompt{kBlock, last};
+  EXPECT_EQ(small.match(std::span(&prompt, 1), 1, kStart)[0].tokens, 800);
+}
+
 TEST_F(Holders, ForgettingAWorkerForgetsNobodyElse) {
   const auto text = tokens(1, 4);
   const PromptKeys prompt = keys(text);
