@@ -14,7 +14,7 @@ IMPATIENT = ("--health-interval", "50ms", "--health-timeout", "150ms", "--no-acc
 JUDGED = 1.0  # well beyond three such timeouts
 
 
-@pytest.fixture(scope="module", params=["plain", "sglang", "vllm-nixl"])
+@pytest.fixture(scope="module", params=["plain", "vllm-nixl"])
 def fleet(request, binary, tmp_path_factory):
     with fleets(binary, tmp_path_factory.mktemp("busy"), [request.param], prefill=1, decode=1,
                 mock_options=("--step", "40ms", "--prefill-rate", "2000", "--reply-tokens", "50"), router_options=IMPATIENT) as made:
