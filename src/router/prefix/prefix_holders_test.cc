@@ -23,7 +23,7 @@ std::vector<int32_t> tokens(int seed, size_t blocks) {
   return out;
 }
 
-BlockStored stored(std::vector<uint64_t> names, std::span<const int32_t> ids,
+BlockStored stored(const std::vector<uint64_t>& names, std::span<const int32_t> ids,
                    std::optional<uint64_t> parent = {}) {
   BlockStored event;
   for (const uint64_t name : names) event.hashes.push_back({.number = name});
@@ -33,7 +33,8 @@ BlockStored stored(std::vector<uint64_t> names, std::span<const int32_t> ids,
   return event;
 }
 
-BlockRemoved removed(std::vector<uint64_t> names, EventMedium medium = EventMedium::kDevice) {
+BlockRemoved removed(const std::vector<uint64_t>& names,
+                     EventMedium medium = EventMedium::kDevice) {
   BlockRemoved event;
   for (const uint64_t name : names) event.hashes.push_back({.number = name});
   event.medium = medium;
