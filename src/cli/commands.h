@@ -21,6 +21,7 @@ int run_inspect(const Arguments& arguments);
 int run_kv(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
 int run_parse(const Arguments& arguments);
+int run_bench(const Arguments& arguments);
 int run_mock(const Arguments& arguments);
 int run_simulate(const Arguments& arguments);
 int simulate_router(const Arguments& arguments);  // a part of run_simulate

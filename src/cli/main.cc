@@ -29,6 +29,7 @@ constexpr Command kCommands[] = {
     {"kv", "looks into a worker's KV memory: statistics, blocks, verification", run_kv},
     {"eval", "measures how good a model is: perplexity, divergence, data sets", run_eval},
     {"parse", "reads recorded replies of models: text, reasoning, calls of tools", run_parse},
+    {"bench", "puts load on a server and measures latencies, throughput and goodput", run_bench},
     {"mock", "runs engines that only pretend, for testing routers", run_mock},
     {"simulate", "the KV plane under crashes and partitions; the router's policies under a trace",
      run_simulate},

@@ -1,0 +1,139 @@
+"""`tandem bench`: what it counts and measures, against engines whose timing is known (`tandem mock`)."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from mocks import SLOW, Mocks
+
+pytestmark = pytest.mark.quick
+# A prompt of 100 tokens takes 50 ms, a token 20 ms: long beside what a busy machine adds.
+PROMPT_RATE, STEP = 2000, 0.020
+
+
+@pytest.fixture(scope="module")
+def engine(binary, tmp_path_factory):
+    made = Mocks(binary, tmp_path_factory.mktemp("bench") / "mock.log", "--unified", 1, "--prefill-rate", PROMPT_RATE, "--step", "20ms")
+    yield made.all[0]
+    made.end()
+
+
+@pytest.fixture(autouse=True)
+def no_faults(engine):
+    yield
+    engine.faults()
+
+
+def bench(binary, engine, tmp_path, *arguments, status=0, seed=[100]):
+    """The JSON report, the terminal's report, the lines of --save-requests. Seeds differ: the mocks remember prompts."""
+    seed[0] += 1
+    files = {name: tmp_path / f"{name}-{seed[0]}" for name in ("json", "requests")}
+    done = subprocess.run([str(binary), "bench", engine.url, "--seed", str(seed[0]), "--json", str(files["json"]), "--save-requests",
+                           str(files["requests"]), *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stderr + done.stdout
+    lines = [json.loads(line) for line in files["requests"].read_text().splitlines()]
+    return json.loads(files["json"].read_text()), done.stdout, lines
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_counts_and_latencies_are_the_engines(binary, engine, tmp_path, api):
+    page = tmp_path / "report.html"
+    told, text, lines = bench(binary, engine, tmp_path, "--api", api, "--requests", 12, "--concurrency", 2, "--input", 100, "--output", 8,
+                              "--warmup", 0, "--html", page, "--goodput", "ttft:60s", "tpot:60s", "--percentiles", "50,95")
+    assert told["requests"] | {"mean_open": 0} == {"sent": 12, "completed": 12, "failed": 0, "unfinished": 0, "mean_open": 0, "most_open": 2}
+    assert told["tokens"]["output"] == 12 * 8 and told["tokens"]["answers_counted_by_server"] == 12
+    assert 0.8 * 1200 < told["tokens"]["input"] < 1.2 * 1200, "the probe finds how many words make a hundred tokens"
+    latency = told["latency_ms"]
+    assert [latency[name]["count"] for name in ("ttft", "tpot", "itl", "e2e")] == [12, 12, 12 * 7, 12]
+    # One after the other, so a prompt waits for another at most, and then for a step to end.
+    assert 40 < latency["ttft"]["min"] and latency["ttft"]["p50"] < 250 * SLOW
+    assert 1e3 * STEP * 0.8 < latency["tpot"]["p50"] < 1e3 * STEP * 3 * SLOW
+    assert latency["e2e"]["min"] > latency["ttft"]["min"] + 7 * 1e3 * STEP * 0.8
+    assert told["goodput"]["good"] == 12 and told["goodput"]["requests_per_s"] == told["throughput"]["requests_per_s"]
+    assert abs(told["throughput"]["output_tokens_per_s"] * told["duration_s"] - 96) < 1e-3
+    assert set(latency["ttft"]) == {"count", "mean", "std", "min", "p50", "p95", "max", "exact"}
+    assert len(lines) == 12 and all(line["error"] is None and line["output_tokens"] == 8 for line in lines)
+    assert "12 completed" in text and page.read_text().count("<svg") == 7
+
+
+def test_an_open_loop_keeps_its_times_whatever_the_engine_does(binary, engine, tmp_path):
+    told, text, lines = bench(binary, engine, tmp_path, "--rate", 20, "--arrivals", "constant", "--requests", 10, "--input", 8,
+                              "--output", 20, "--quiet")
+    assert [round(line["planned_s"], 6) for line in sorted(lines, key=lambda line: line["id"])] == [(i + 1) / 20 for i in range(10)]
+    assert told["requests"]["most_open"] > 3, "an answer takes 400 ms, a new request comes every 50"
+    assert told["sent_late_ms"]["p50"] < 200 * SLOW and "sent late" in text
+
+
+def test_agents_send_their_history_and_one_key_for_each_session(binary, tmp_path):
+    mocks = Mocks(binary, tmp_path / "mock.log", "--unified", 1, "--prefill-rate", 0, "--step", 0, "--record", 100)
+    try:
+        told, _, lines = bench(binary, mocks.all[0], tmp_path, "--dataset", "agent", "--turns", 4, "--think", "0", "--prefix", 50, "--output",
+                               4, "--requests", 8, "--concurrency", 2, "--warmup", 0)
+        requests = [json.loads(r["body"]) | {"key": r["headers"].get("x-session-affinity")} for r in mocks.all[0].requests()
+                    if r["headers"].get("x-session-affinity")]
+    finally:
+        mocks.end()
+    assert told["requests"]["completed"] == 8 and len(requests) == 8
+    assert told["tokens"]["cached"] > 0
+    sessions = {}
+    for request in requests:
+        sessions.setdefault(request["key"], []).append([m["role"] for m in request["messages"]])
+    for turns in sessions.values():
+        turns.sort(key=len)
+        for i, roles in enumerate(turns):
+            assert roles == ["system", "user"] + ["assistant", "user"] * i
+    assert sorted(line["turn"] for line in lines) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_errors_are_counted_by_kind_and_kept_out_of_latencies(binary, engine, tmp_path):
+    # The faults come after the two requests that look at the server.
+    engine.faults("status=503#3")
+    told, text, _ = bench(binary, engine, tmp_path, "--requests", 8, "--concurrency", 1, "--input", 8, "--output", 2, "--warmup", 0,
+                          "--no-probe", "--model", "mock-model")
+    assert told["requests"]["failed"] == 3 and told["requests"]["completed"] == 5
+    assert told["errors"]["http_status"]["count"] == 3 and told["errors"]["http_status"]["statuses"] == {"503": 3}
+    assert told["latency_ms"]["ttft"]["count"] == 5
+    assert "(503: 3)" in text
+    engine.faults("die-mid-stream#2", "error-frame#1")
+    told, _, _ = bench(binary, engine, tmp_path, "--requests", 6, "--concurrency", 1, "--input", 8, "--output", 4, "--warmup", 0,
+                       "--no-probe", "--model", "mock-model")
+    assert {kind: error["count"] for kind, error in told["errors"].items()} == {"connection_lost": 2, "stream_error": 1}
+    engine.faults("status=500")
+    told, _, _ = bench(binary, engine, tmp_path, "--requests", 2, "--concurrency", 1, "--no-probe", "--model", "mock-model", "--warmup", 0,
+                       status=1)
+    assert told["requests"]["completed"] == 0 and told["latency_ms"]["ttft"]["count"] == 0
+
+
+def test_a_server_that_is_not_there_is_said_at_once(binary, tmp_path):
+    done = subprocess.run([str(binary), "bench", "http://127.0.0.1:1"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "connect" in done.stderr
+
+
+def test_ctrl_c_gives_the_report_of_what_was_measured(binary, engine, tmp_path):
+    report = tmp_path / "report.json"
+    process = subprocess.Popen([str(binary), "bench", engine.url, "--concurrency", "2", "--duration", "60s", "--input", "8", "--output", "5",
+                                "--json", str(report), "--seed", "77", "--warmup", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(2 * SLOW)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 0, err
+    told = json.loads(report.read_text())
+    assert told["interrupted"] and told["requests"]["completed"] > 0 and told["requests"]["failed"] == 0
+    assert told["requests"]["sent"] == told["requests"]["completed"] + told["requests"]["unfinished"]
+    assert "interrupted" in out and re.search(r"TTFT +\d", out)
+
+
+def test_a_trace_is_sent_at_its_own_times_with_its_sharing(binary, engine, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps({"timestamp": at, "input_length": 1024, "output_length": 4, "hash_ids": ids}) + "\n"
+                             for at, ids in ((0, [0, 1]), (600, [0, 2]), (1200, [0, 1]))))
+    told, _, lines = bench(binary, engine, tmp_path, "--trace", trace, "--shrink", 4, "--warmup", 0, "--speed", 2)
+    assert told["requests"]["completed"] == 3 and "Mooncake" in told["dataset"]
+    assert [line["planned_s"] for line in sorted(lines, key=lambda line: line["id"])] == [0, 0.3, 0.6]
+    first, half, whole = [line["cached_tokens"] for line in sorted(lines, key=lambda line: line["id"])]
+    assert first == 0 and 64 < half < 200 < whole
