@@ -179,15 +179,15 @@ void BenchFlags::declare_dataset(config::Options& options) {
   options.value(input, "input", "LENGTHS",
                 "tokens of prompts (random: 512), questions (shared-prefix: 64; agent): N, A-B, "
                 "normal:MEAN,SIGMA or lognormal:MEDIAN,SIGMA");
-  options.value(output, "output", "LENGTHS", "tokens of answers (128; agent: lognormal:60,0.9)");
+  options.value(output, "output", "LENGTHS", "tokens of answers (128; agent: lognormal:55,0.9)");
   options.value(prefix, "prefix", "LENGTHS",
                 "tokens of shared-prefix's and agent's system prompts");
   options.value(prefixes, "prefixes", "N", "system prompts of shared-prefix", 1, 1 << 20);
   options.value(questions, "questions", "N", "questions for each; 0: without end", 0, 1 << 20);
   options.value(turns, "turns", "LENGTHS",
-                "of an agent's session (lognormal:8,0.6); of a trace: N at most");
+                "of an agent's session (lognormal:10,1.1); of a trace: N at most");
   options.value(tool_result, "tool-result", "LENGTHS",
-                "tokens that a tool gives an agent (lognormal:150,1.2)");
+                "tokens that a tool gives an agent (lognormal:90,1.8)");
   options.value(think, "think", "SECONDS",
                 "median time between an answer and the next turn of agents; of a trace's own times "
                 "a factor");

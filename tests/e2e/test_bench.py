@@ -1,7 +1,6 @@
 """`tandem bench`: what it counts and measures, against engines whose timing is known (`tandem mock`)."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -87,7 +86,10 @@ def test_agents_send_their_history_and_one_key_for_each_session(binary, tmp_path
         turns.sort(key=len)
         for i, roles in enumerate(turns):
             assert roles == ["system", "user"] + ["assistant", "user"] * i
-    assert sorted(line["turn"] for line in lines) == [0, 0, 1, 1, 2, 2, 3, 3]
+    for session in {line["session"] for line in lines}:
+        turns = [line["turn"] for line in lines if line["session"] == session]
+        assert turns == list(range(len(turns))), "each turn waits for the answer before it"
+    assert len(lines) == 8 and max(line["turn"] for line in lines) == 3
 
 
 def test_errors_are_counted_by_kind_and_kept_out_of_latencies(binary, engine, tmp_path):

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <vector>
 
+#include "device/compute_threads.h"
 #include "ops/cpu/probes.h"
 
 namespace tandem::ops::cpu {
@@ -11,15 +13,20 @@ namespace {
 
 volatile double keep_result;  // makes the probes' results observable
 
-// Best of five: the ceiling is what the machine does when nobody disturbs it.
+// Best of five: the ceiling is what the machine does when nobody disturbs it. All threads do the
+// same; `function` gets the thread's index.
 template <typename Function>
-double best_seconds(Function&& function) {
+double best_seconds(device::ComputeThreads& threads, Function&& function) {
   double best = 1e30;
   for (int i = 0; i < 5; ++i) {
+    std::vector<double> results(static_cast<size_t>(threads.count()));
     const auto start = std::chrono::steady_clock::now();
-    keep_result = static_cast<double>(function());
+    threads.parallel([&](int index, int) {
+      results[static_cast<size_t>(index)] = static_cast<double>(function(index));
+    });
     best = std::min(
         best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    for (const double result : results) keep_result = result;
   }
   return best;
 }
@@ -38,19 +45,25 @@ Probes probes_for(Isa isa) {
 
 }  // namespace
 
-MachineLimits measure_limits(Isa isa) {
+MachineLimits measure_limits(Isa isa, int threads) {
   const Probes probes = probes_for(isa);
   constexpr int64_t kRounds = 2'000'000;
+  device::ComputeThreads compute(threads);
+  const double rounds = static_cast<double>(kRounds) * compute.count();
   MachineLimits limits;
-  limits.float_operations = probes.float_operations_per_round * static_cast<double>(kRounds) /
-                            best_seconds([&] { return probes.float_multiply_adds(kRounds); });
-  limits.int8_operations = probes.int8_operations_per_round * static_cast<double>(kRounds) /
-                           best_seconds([&] { return probes.int8_dots(kRounds); });
+  limits.float_operations =
+      probes.float_operations_per_round * rounds /
+      best_seconds(compute, [&](int) { return probes.float_multiply_adds(kRounds); });
+  limits.int8_operations = probes.int8_operations_per_round * rounds /
+                           best_seconds(compute, [&](int) { return probes.int8_dots(kRounds); });
   constexpr size_t kBytes = size_t{256} << 20;
+  const size_t share = kBytes / static_cast<size_t>(compute.count()) / 4096 * 4096;
   const AlignedBytes data = allocate_aligned(kBytes);
   if (data) {
     limits.memory_bytes =
-        static_cast<double>(kBytes) / best_seconds([&] { return probes.read(data.get(), kBytes); });
+        static_cast<double>(share) * compute.count() / best_seconds(compute, [&](int index) {
+          return probes.read(data.get() + static_cast<size_t>(index) * share, share);
+        });
   }
   return limits;
 }
