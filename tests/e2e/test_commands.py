@@ -21,7 +21,7 @@ def test_every_command_in_the_help_has_help_with_examples(binary):
     listed = run(binary, "--help")
     assert listed.returncode == 0
     commands = re.findall(r"^  (\w+) +\w", listed.stdout, re.M)
-    assert set(commands) == {"up", "chat", "worker", "router", "inspect", "pull", "eval", "bench", "mock", "simulate", "kv"}
+    assert set(commands) == {"up", "chat", "worker", "router", "inspect", "pull", "eval", "parse", "bench", "mock", "simulate", "kv"}
     actions = [["kv", action] for action in ("stat", "ls", "verify", "drop", "bench")]
     actions += [["simulate", action] for action in ("kv", "router")]
     for command in [[command] for command in commands if command not in ("kv", "simulate")] + actions:
