@@ -1,6 +1,7 @@
 // `tandem bench`: load on an OpenAI-compatible server and what it did with it. The load generator
 // is src/loadgen; here are its options, the live display and the files.
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <string>
@@ -56,9 +57,9 @@ class Bench {
     if (live_) std::fputs("\r\x1b[K", stderr);
   }
   void interrupt() {
+    if (driver_ == nullptr) std::_Exit(130);  // nothing has been measured yet
     interrupted_ = true;
-    if (driver_ != nullptr) driver_->stop();
-    if (driver_ == nullptr) reactor_.stop();
+    driver_->stop();
   }
 
   const BenchFlags& flags_;

@@ -1,6 +1,9 @@
 """`tandem bench`: what it counts and measures, against engines whose timing is known (`tandem mock`)."""
 
+import argparse
+import importlib.util
 import json
+import pathlib
 import re
 import signal
 import subprocess
@@ -11,6 +14,7 @@ import pytest
 from mocks import SLOW, Mocks
 
 pytestmark = pytest.mark.quick
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A prompt of 100 tokens takes 50 ms, a token 20 ms: long beside what a busy machine adds.
 PROMPT_RATE, STEP = 2000, 0.020
 
@@ -139,3 +143,37 @@ def test_a_trace_is_sent_at_its_own_times_with_its_sharing(binary, engine, tmp_p
     assert [line["planned_s"] for line in sorted(lines, key=lambda line: line["id"])] == [0, 0.3, 0.6]
     first, half, whole = [line["cached_tokens"] for line in sorted(lines, key=lambda line: line["id"])]
     assert first == 0 and 64 < half < 200 < whole
+
+
+def comparison():
+    spec = importlib.util.spec_from_file_location("compare_cpu", ROOT / "bench/compare_cpu.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_comparisons_pair_rounds_and_know_which_way_is_better():
+    compare = comparison()
+    # The second round was slow for both: the ratio of each round is what counts.
+    assert compare.ratio("decode 0", [20, 2, 30], [10, 1, 15]) == 2
+    assert compare.ratio("start", [1, 2, 4], [3, 6, 12]) == 3, "less time is better"
+    assert compare.ratio("batch 4", [], [1]) is None
+    engines = [compare.Running("Tandem", ""), compare.Running("other", "")]
+    row = compare.table(engines, {"decode 0": {"Tandem": [50.0], "other": [25.0]}}, {"decode 0": (100.0, "memory")}).splitlines()[-1]
+    assert [cell.strip() for cell in row.strip("|").split("|")] == ["decode 0 (tokens/s)", "50", "25", "**2.00**", "100 (memory)", "50 %", "25 %"]
+
+
+def test_a_peers_programs_are_asked_in_their_own_words(tmp_path):
+    compare = comparison()
+    for name, text in (("llama-bench", 'case "$*" in *--help*) echo "usage";; *) echo "$@" >> "$0.log"; echo \'[{"avg_ts": 12.5}]\';; esac'),
+                       ("llama-batched-bench", 'echo "| PP | TG | S_PP t/s | S_TG t/s |"; echo "|----|----|----|----|"; echo "| 32 | 64 | 100.0 | 41.5 |"')):
+        (tmp_path / name).write_text("#!/bin/sh\n" + text + "\n")
+        (tmp_path / name).chmod(0o755)
+    options = argparse.Namespace(model="m.gguf", threads=2, tokens=64, logs=tmp_path)
+    peer = compare.Peer(options, "peer", tmp_path, ["-rtr", "1"])
+    assert peer.prefill(512) == 12.5 and peer.decode(4096) == 12.5 and peer.batch(16) == 41.5
+    asked = (tmp_path / "llama-bench.log").read_text().splitlines()
+    assert "-p 512 -n 0" in asked[0] and "-rtr 1" in asked[0]
+    assert "-gp 4096,64" in asked[1], "this one has no --n-depth"
+    with peer.server(1, 512) as url:
+        assert url is None

@@ -56,7 +56,7 @@ MachineLimits measure_limits(Isa isa, int threads) {
       best_seconds(compute, [&](int) { return probes.float_multiply_adds(kRounds); });
   limits.int8_operations = probes.int8_operations_per_round * rounds /
                            best_seconds(compute, [&](int) { return probes.int8_dots(kRounds); });
-  constexpr size_t kBytes = size_t{256} << 20;
+  constexpr size_t kBytes = size_t{1} << 30;  // more than any cache there is
   const size_t share = kBytes / static_cast<size_t>(compute.count()) / 4096 * 4096;
   const AlignedBytes data = allocate_aligned(kBytes);
   if (data) {
