@@ -43,5 +43,183 @@ TEST(JsonSchema, ObjectsFollowTheSchemasOrder) {
         {R"({"a": true})", R"({"b": 1})"}}});
 }
 
+TEST(JsonSchema, NumbersAreExactlyWithinTheirBounds) {
+  run({{R"({"type":"integer","minimum":-12,"exclusiveMaximum":105})",
+        {"-12", "-1", "0", "9", "99", "104"},
+        {"-13", "105", "-20", "1000", "-0"}},
+       {R"({"type":"number","exclusiveMinimum":0.5,"maximum":2})",
+        {"0.51", "0.500001", "1", "1.999", "2", "2.0"},
+        {"0.5", "0.50", "0", "2.01", "-1", "3"}},
+       {R"({"type":"number","minimum":-2.25,"exclusiveMaximum":-0.5})",
+        {"-2.25", "-0.51", "-1"},
+        {"-2.26", "-0.5", "0", "1"}},
+       {R"({"type":"integer","multipleOf":7,"minimum":1,"maximum":40})",
+        {"7", "35"},
+        {"0", "1", "42"}},
+       {R"({"type":"number","multipleOf":0.25})", {"0.25", "-1.5", "3"}, {"0.3", "0.125"}},
+       {R"({"type":"integer","minimum":1e20})",
+        {"100000000000000000000"},
+        {"99999999999999999999"}}});
+  expect_refused(GrammarKind::kJsonSchema, R"({"type":"integer","minimum":5,"maximum":4})",
+                 "invalid_grammar");
+}
+
+TEST(JsonSchema, LengthPatternAndFormatHoldTogether) {
+  run({{R"({"type":"string","pattern":"^[a-z]+$","minLength":2,"maxLength":3})",
+        {R"("ab")", R"("abc")"},
+        {R"("a")", R"("abcd")", R"("A1")"}},
+       {R"({"type":"string","pattern":"b","maxLength":2})",
+        {R"("b")", R"("xb")"},
+        {R"("xx")", R"("xxb")"}},
+       {R"({"type":"string","minLength":1,"maxLength":2})",
+        {"\"\xC3\xA9\xC3\xA9\"", R"("\n\u0001")"},
+        {R"("")", "\"\xC3\xA9\xC3\xA9\xC3\xA9\""}},
+       {R"({"type":"string","pattern":"^a|b$"})", {R"("ax")", R"("xb")"}, {R"("xa")"}},
+       {R"({"type":"string","pattern":"(^x|y)z"})", {R"("xz")", R"("ayz")"}, {R"("axz")"}},
+       {R"({"format":"date","type":"string"})",
+        {R"("2024-02-29")"},
+        {R"("2023-02-29")", R"("2024-1-1")"}},
+       {R"({"format":"ipv4","type":"string"})", {R"("10.0.0.255")"}, {R"("10.0.0.256")"}}});
+}
+
+TEST(JsonSchema, ArraysCount) {
+  run({{R"({"type":"array","items":{"type":"integer"},"minItems":1,"maxItems":2})",
+        {"[1]", "[1, 2]"},
+        {"[]", "[1, 2, 3]", "[1,2]"}},
+       {R"({"type":"array","prefixItems":[{"type":"null"},{"type":"boolean"}],"items":false})",
+        {"[]", "[null]", "[null, true]"},
+        {"[true]", "[null, true, 1]"}},
+       {R"({"$schema":"http://json-schema.org/draft-07/schema#","items":[{"type":"integer"},{"type":"string"}],"type":"array"})",
+        {"[1, \"a\"]", "[1, \"a\", null]"},
+        {"[\"a\"]"}}});
+}
+
+TEST(JsonSchema, SchemasOfOnePlaceAreMerged) {
+  run({{R"({"allOf":[{"properties":{"a":{"type":"integer"}},"required":["a"]},{"properties":{"a":{"minimum":3}}}],
+           "type":"object","additionalProperties":true,"maxProperties":1})",
+        {R"({"a": 3})"},
+        {R"({"a": 2})", "{}"}},
+       {R"({"$ref":"#/$defs/s","maxLength":2,"$defs":{"s":{"type":"string"}}})",
+        {R"("ab")"},
+        {R"("abc")", "1"}},
+       {R"({"type":"object","properties":{"b":{"type":"null"}},"patternProperties":{"^x":{"type":"integer"}},
+           "additionalProperties":false})",
+        {R"({"b": null, "x1": 2})", R"({"x": 1})"},
+        {R"({"x1": null})", R"({"y": 1})"}},
+       {R"({"type":"object","propertyNames":{"pattern":"^[ab]$"},"additionalProperties":{"type":"null"},"minProperties":1})",
+        {R"({"a": null})"},
+        {"{}", R"({"c": null})"}},
+       {R"({"allOf":[{"properties":{"a":{"type":"null"}}}],"unevaluatedProperties":false,"type":"object"})",
+        {R"({"a": null})", "{}"},
+        {R"({"b": null})"}},
+       {R"({"enum":[1,"a",{"k":[null]}],"type":["integer","object"]})",
+        {"1", R"({"k": [null]})"},
+        {R"("a")"}}});
+}
+
+TEST(JsonSchema, OneOfIsExactOrSaysSo) {
+  run({{R"({"oneOf":[{"type":"integer","minimum":5},{"type":"integer","maximum":4},{"type":"null"}]})",
+        {"4", "5", "null"},
+        {"true"}}});
+  const char* overlapping = R"({"oneOf":[{"type":"integer"},{"type":"integer","minimum":2}]})";
+  expect_refused(GrammarKind::kJsonSchema, overlapping, "unsupported_grammar", "/oneOf");
+  const auto loose = compile_text(GrammarKind::kJsonSchema, overlapping, false);
+  ASSERT_TRUE(loose);
+  EXPECT_EQ((*loose)->notes().size(), 1U);
+  EXPECT_TRUE(accepts(*loose, "3"));
+}
+
+TEST(JsonSchema, RecursionEndsOrIsRefused) {
+  run({{R"({"$defs":{"n":{"type":"object","properties":{"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},
+           "required":["next"],"additionalProperties":false}},"$ref":"#/$defs/n"})",
+        {R"({"next": null})", R"({"next": {"next": {"next": null}}})"},
+        {R"({"next": 1})", R"({"next": {}})"}}});
+  expect_refused(GrammarKind::kJsonSchema,
+                 R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
+                 "invalid_grammar");
+  expect_refused(GrammarKind::kJsonSchema, R"({"$ref":"#"})", "unsupported_grammar", "/$ref");
+}
+
+TEST(JsonSchema, EveryRefusalNamesItsPlace) {
+  struct Refused {
+    const char* schema;
+    const char* code;
+    const char* pointer;
+  };
+  static constexpr Refused kCases[] = {
+      {R"({"properties":{"a/b":{"not":{}}}})", "unsupported_grammar", "/properties/a~1b/not"},
+      {R"({"if":{},"then":{}})", "unsupported_grammar", "/if"},
+      {R"({"items":{"contains":{}}})", "unsupported_grammar", "/items/contains"},
+      {R"({"uniqueItems":true})", "unsupported_grammar", "/uniqueItems"},
+      {R"({"dependentRequired":{}})", "unsupported_grammar", "/dependentRequired"},
+      {R"({"$dynamicRef":"#a"})", "unsupported_grammar", "/$dynamicRef"},
+      {R"({"anyOf":[{"$ref":"http://example.com/x"}]})", "unsupported_grammar", "/anyOf/0/$ref"},
+      {R"x({"pattern":"(?=a)","type":"string"})x", "unsupported_grammar", "/pattern"},
+      {R"({"pattern":"foo**","type":"string"})", "invalid_grammar", "/pattern"},
+      {R"({"type":"hiccup"})", "invalid_grammar", "/type"},
+      {R"({"type":123})", "invalid_grammar", "/type"},
+      {R"({"minLength":-1,"type":"string"})", "invalid_grammar", "/minLength"},
+      {R"({"properties":[]})", "invalid_grammar", "/properties"},
+  };
+  for (const Refused& one : kCases)
+    expect_refused(GrammarKind::kJsonSchema, one.schema, one.code, one.pointer);
+  const std::string deep = R"({"type":"string","pattern":")" + std::string(5000, '(') + "\"}";
+  expect_refused(GrammarKind::kJsonSchema, deep, "invalid_grammar", "/pattern");
+}
+
+TEST(JsonSchema, HugeBoundsCostNothingUntilTheyAreUsed) {
+  run({{R"({"type":"string","minLength":2,"maxLength":1000000})", {R"("abc")"}, {R"("a")"}},
+       {R"({"type":"array","items":{"type":"string","maxLength":99999},"maxItems":1000000})",
+        {R"(["a"])"},
+        {}}});
+}
+
+TEST(Matcher, GoesBackAndSeesDraftsAndForcedBytes) {
+  const auto grammar = compile_text(
+      GrammarKind::kJsonSchema,
+      R"({"type":"object","properties":{"name":{"type":"string"}},"required":["name"],"additionalProperties":false})");
+  ASSERT_TRUE(grammar);
+  Matcher matcher(*grammar);
+  EXPECT_EQ(matcher.forced(100), R"({"name": ")");
+  const std::vector<int32_t> draft = {'{', '"', 'n', 'a', 'x'};
+  const auto masks = matcher.draft_masks(draft);
+  ASSERT_TRUE(masks);
+  EXPECT_EQ(masks->size(), 5U);
+  EXPECT_FALSE(masks->back().has('x'));
+  EXPECT_EQ(matcher.accept(draft), 4U);
+  const auto before = matcher.point().config;
+  EXPECT_TRUE(matcher.accept('m'));
+  matcher.rollback(1);
+  EXPECT_EQ(matcher.point().config, before);
+  matcher.rollback(99);
+  EXPECT_EQ(matcher.size(), 0U);
+}
+
+TEST(Matcher, EndTokensComeOnlyWhereTheTextIsComplete) {
+  const auto grammar = compile_text(GrammarKind::kRegex, "a{1,2}");
+  ASSERT_TRUE(grammar);
+  Matcher matcher(*grammar);
+  EXPECT_FALSE(matcher.accept(TestVocabulary::kEos));
+  EXPECT_TRUE(matcher.accept('a'));
+  EXPECT_FALSE(matcher.finished());
+  Matcher other = matcher;
+  EXPECT_TRUE(other.accept(TestVocabulary::kEos));
+  EXPECT_TRUE(other.finished());
+  EXPECT_FALSE(other.accept('a'));
+  EXPECT_TRUE(matcher.accept('a'));
+  EXPECT_TRUE(matcher.finished());
+}
+
+TEST(GrammarCacheTest, TheSameSpecIsCompiledOnce) {
+  GrammarCache cache(test_vocabulary(), {}, 1);
+  const auto first = cache.get({.kind = GrammarKind::kRegex, .text = "a"});
+  const auto again = cache.get({.kind = GrammarKind::kRegex, .text = "a", .pointer = "/elsewhere"});
+  ASSERT_TRUE(first && again);
+  EXPECT_EQ(*first, *again);
+  ASSERT_TRUE(cache.get({.kind = GrammarKind::kRegex, .text = "b"}));
+  EXPECT_EQ(*cache.get({.kind = GrammarKind::kRegex, .text = "a"}), *first)
+      << "in use: not forgotten";
+}
+
 }  // namespace
 }  // namespace tandem::grammar

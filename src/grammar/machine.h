@@ -36,7 +36,7 @@ using ConfigId = uint32_t;
 inline constexpr ConfigId kDeadConfig = 0;
 
 struct MachineLimits {
-  uint64_t work = 4'000'000;          // of one call: states and derivatives
+  uint64_t work = 2'000'000;          // of one call: states and derivatives
   size_t memory = size_t{256} << 20;  // of all states
 };
 

@@ -196,6 +196,10 @@ bool Program::is_nullable(const ProgramNode& node) const {
 
 // Least fixed points. Children mostly come before their parents, so a few rounds do.
 void Program::settle() {
+  for (ProgramNode& node : nodes_) {
+    node.nullable = node.kind == Kind::kNothing;
+    node.productive = node.nullable || node.kind == Kind::kLexeme || node.kind == Kind::kTokens;
+  }
   for (bool changed = true; changed;) {
     changed = false;
     for (ProgramNode& node : nodes_) {
@@ -289,10 +293,35 @@ NodeId Program::without_left(NodeId id, RuleId rule, std::vector<NodeId>& tails,
   return id;
 }
 
+// All but those from which no chain of first rules leads to a cycle: mostly none.
+std::vector<RuleId> Program::maybe_left_recursive() const {
+  std::vector<std::vector<RuleId>> called_by(rules_.size());
+  std::vector<size_t> open(rules_.size());
+  std::vector<RuleId> done;
+  for (RuleId rule = 0; rule < rules_.size(); ++rule) {
+    std::vector<RuleId> first;
+    leftmost(rules_[rule], first);
+    open[rule] = first.size();
+    for (const RuleId other : first) called_by[other].push_back(rule);
+    if (first.empty()) done.push_back(rule);
+  }
+  while (!done.empty()) {
+    const RuleId rule = done.back();
+    done.pop_back();
+    for (const RuleId caller : called_by[rule]) {
+      if (--open[caller] == 0) done.push_back(caller);
+    }
+  }
+  std::vector<RuleId> out;
+  for (RuleId rule = 0; rule < rules_.size(); ++rule) {
+    if (open[rule] > 0) out.push_back(rule);
+  }
+  return out;
+}
+
 // a: a x | y   becomes   a: y x*
 Status Program::remove_left_recursion() {
-  const size_t count = rules_.size();
-  for (RuleId rule = 0; rule < count; ++rule) {
+  for (const RuleId rule : maybe_left_recursive()) {
     if (!nodes_[rules_[rule]].productive || !reaches(rule, rule)) continue;
     std::vector<NodeId> tails;
     rewritten_ = true;

@@ -82,6 +82,7 @@ class Program {
   bool is_productive(const ProgramNode& node) const;
   bool is_nullable(const ProgramNode& node) const;
   Status remove_left_recursion();
+  std::vector<RuleId> maybe_left_recursive() const;
   void leftmost(NodeId node, std::vector<RuleId>& out) const;
   bool reaches(RuleId from, RuleId rule) const;
   NodeId without_left(NodeId body, RuleId rule, std::vector<NodeId>& tails, int depth);

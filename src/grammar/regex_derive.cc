@@ -1,7 +1,7 @@
 // Derivatives of regular expressions, the classes of bytes they depend on, and the search for a
 // match.
 #include <algorithm>
-#include <cassert>
+#include <cstring>
 #include <unordered_map>
 
 #include "grammar/regex_store.h"
@@ -13,24 +13,37 @@ namespace {
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr size_t kSearchEffort = 20000;
 
-Partition partition_by(const auto& key_of) {
+// Classes by a small number for each byte, below `keys`.
+Partition partition_by(size_t keys, const auto& key_of) {
+  constexpr uint16_t kUnseen = UINT16_MAX;
   Partition out;
-  std::unordered_map<uint64_t, uint8_t> seen;
+  std::vector<uint16_t> seen(keys, kUnseen);
   out.count = 0;
   for (unsigned byte = 0; byte < 256; ++byte) {
-    const auto [at, fresh] =
-        seen.emplace(key_of(static_cast<uint8_t>(byte)), static_cast<uint8_t>(out.count));
-    if (fresh) out.representative[out.count++] = static_cast<uint8_t>(byte);
-    out.class_of[byte] = at->second;
+    uint16_t& known = seen[key_of(static_cast<uint8_t>(byte))];
+    if (known == kUnseen) {
+      known = out.count;
+      out.representative[out.count++] = static_cast<uint8_t>(byte);
+    }
+    out.class_of[byte] = static_cast<uint8_t>(known);
   }
   return out;
+}
+
+uint64_t hash_of(const Partition& partition) {
+  uint64_t hash = partition.count;
+  for (size_t at = 0; at < partition.class_of.size(); at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, partition.class_of.data() + at, sizeof word);
+    hash = mix64(hash ^ word) + word;
+  }
+  return hash;
 }
 
 }  // namespace
 
 uint32_t RegexStore::add_partition(const Partition& partition) {
-  uint64_t hash = 0;
-  for (const uint8_t value : partition.class_of) hash = mix64(hash ^ value);
+  const uint64_t hash = hash_of(partition);
   const auto [first, last] = partition_index_.equal_range(hash);
   for (auto at = first; at != last; ++at) {
     if (partitions_[at->second] == partition) return at->second;
@@ -49,11 +62,12 @@ uint32_t RegexStore::refine(uint32_t a, uint32_t b) {
   const uint64_t key = uint64_t{std::min(a, b)} << 32 | std::max(a, b);
   const auto at = refined_.find(key);
   if (at != refined_.end()) return at->second;
-  work_ += 16;
+  ++work_;
   const Partition& x = partitions_[a];
   const Partition& y = partitions_[b];
-  const uint32_t out = add_partition(partition_by(
-      [&](uint8_t byte) { return uint64_t{x.class_of[byte]} << 8 | y.class_of[byte]; }));
+  const uint32_t out = add_partition(partition_by(size_t{x.count} * y.count, [&](uint8_t byte) {
+    return size_t{x.class_of[byte]} * y.count + y.class_of[byte];
+  }));
   refined_.emplace(key, out);
   return out;
 }
@@ -71,7 +85,7 @@ uint32_t RegexStore::compute_partition(RegexId id) {
       return 0;
     case Op::kBytes: {
       const ByteSet set = sets_[node.a];
-      return add_partition(partition_by([&](uint8_t byte) { return set.has(byte) ? 1U : 0U; }));
+      return add_partition(partition_by(2, [&](uint8_t byte) { return size_t{set.has(byte)}; }));
     }
     case Op::kConcat: {
       // Along the chain for as long as parts may be empty.
@@ -93,9 +107,9 @@ uint32_t RegexStore::compute_partition(RegexId id) {
     case Op::kRepeat:
       return partition_of(node.a);
     case Op::kDecimal:
-      return add_partition(partition_by([](uint8_t byte) -> uint64_t {
-        if (byte >= '0' && byte <= '9') return byte;
-        return byte == '.' ? 1U : 0U;
+      return add_partition(partition_by(12, [](uint8_t byte) -> size_t {
+        if (byte >= '0' && byte <= '9') return byte - size_t{'0'};
+        return byte == '.' ? 10 : 11;
       }));
   }
   return 0;
@@ -241,9 +255,20 @@ RegexId RegexStore::without_last(RegexId id, uint8_t byte) {
     case Op::kBytes:
       return sets_[node.a].has(byte) ? kEpsilon : kNoMatch;
     case Op::kConcat: {
-      const RegexId in_rest = concat(node.a, without_last(node.b, byte));
-      if (!nodes_[node.b].nullable) return in_rest;
-      return either({in_rest, without_last(node.a, byte)});
+      // From the end of the chain: the last byte lies in a part if all behind it may be empty.
+      std::vector<RegexId> chain;
+      while (nodes_[id].op == Op::kConcat) {
+        chain.push_back(nodes_[id].a);
+        id = nodes_[id].b;
+      }
+      RegexId out = without_last(id, byte);
+      bool rest_nullable = nodes_[id].nullable;
+      for (size_t i = chain.size(); i-- > 0;) {
+        out = concat(chain[i], out);
+        if (rest_nullable) out = either({out, without_last(chain[i], byte)});
+        rest_nullable = rest_nullable && nodes_[chain[i]].nullable;
+      }
+      return out;
     }
     case Op::kEither:
     case Op::kBoth: {

@@ -47,7 +47,6 @@ struct Hasher {
 RegexStore::RegexStore() {
   table_.assign(1024, 0);
   partitions_.emplace_back();  // one class
-  partition_index_.emplace(0, 0);
   Node nothing;
   nothing.life = Life::kDead;
   intern(nothing);
@@ -397,15 +396,20 @@ RegexId RegexStore::repeat(RegexId inner, uint32_t min, uint32_t max) {
 }
 
 RegexId RegexStore::decimal(const DecimalState& state) {
-  const auto at = std::find(decimals_.rbegin(), decimals_.rend(), state);
   Node node;
   node.op = Op::kDecimal;
   node.plain = node.finite = false;
-  if (at == decimals_.rend()) {
-    node.a = static_cast<uint32_t>(decimals_.size());
+  const uint64_t hash =
+      mix64(state.remainder ^ mix64(state.modulus << 20 | uint64_t{state.scale} << 10 |
+                                    uint64_t{state.phase} << 1 | (state.any ? 1 : 0)));
+  node.a = static_cast<uint32_t>(decimals_.size());
+  const auto [first, last] = decimal_index_.equal_range(hash);
+  for (auto at = first; at != last; ++at) {
+    if (decimals_[at->second] == state) node.a = at->second;
+  }
+  if (node.a == decimals_.size()) {
     decimals_.push_back(state);
-  } else {
-    node.a = static_cast<uint32_t>(decimals_.rend() - at - 1);
+    decimal_index_.emplace(hash, node.a);
   }
   uint64_t value = state.remainder;
   const int read = state.phase == 0 ? 0 : state.phase - 1;

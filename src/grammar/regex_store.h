@@ -146,6 +146,7 @@ class RegexStore {
   std::vector<RegexId> children_;
   std::vector<ByteSet> sets_;
   std::vector<DecimalState> decimals_;
+  std::unordered_multimap<uint64_t, uint32_t> decimal_index_;
   std::vector<Partition> partitions_;
   std::unordered_map<uint64_t, uint32_t> refined_;
   std::unordered_multimap<uint64_t, uint32_t> partition_index_;

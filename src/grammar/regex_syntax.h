@@ -28,7 +28,7 @@ struct PatternOptions {
 };
 
 inline constexpr int kPatternDepth = 200;
-inline constexpr size_t kPatternParts = 100'000;
+inline constexpr size_t kPatternParts = 20'000;
 
 // Errors: 400 "invalid_grammar" with the position, 400 "unsupported_grammar" naming the construct.
 Result<Pattern> parse_pattern(std::string_view text, const PatternOptions& options = {});

@@ -39,7 +39,7 @@ Status SchemaCompiler::check_keywords(const JsonValue& schema) const {
     if (schema.find(keyword) == nullptr) continue;
     // Without branches it only annotates.
     if (std::string_view(keyword) == "if" && schema.find("then") == nullptr &&
-        schema.find("else") == nullptr)
+        schema.find("else") == nullptr && !source_.uses_unevaluated())
       continue;
     return refused(schema, keyword);
   }

@@ -61,9 +61,12 @@ class SchemaCompiler {
   struct StringRules {
     uint32_t min = 0;
     uint32_t max = kUnbounded;
-    std::vector<RegexId> parts;      // of the spelled content
-    std::vector<RegexId> raw_parts;  // the same as plain text
-    bool free() const { return min == 0 && max == kUnbounded && parts.empty(); }
+    struct Part {
+      const JsonValue* schema;
+      const char* keyword;
+      std::string pattern;
+    };
+    std::vector<Part> parts;
   };
   struct ArrayRules {
     uint32_t min = 0;

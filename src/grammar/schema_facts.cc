@@ -151,11 +151,9 @@ Status SchemaCompiler::gather_string(const JsonValue& schema, Facts& facts) {
   StringRules& rules = facts.string;
   TANDEM_CHECK(read_size(schema, "minLength", rules.min, true));
   TANDEM_CHECK(read_size(schema, "maxLength", rules.max, false));
-  const auto add = [&](std::string_view keyword, const std::string& text) -> Status {
-    TANDEM_TRY(spelled, pattern_regex(schema, keyword, text, Spelling::kJson));
-    TANDEM_TRY(raw, pattern_regex(schema, keyword, text, Spelling::kUtf8));
-    rules.parts.push_back(spelled);
-    rules.raw_parts.push_back(raw);
+  const auto add = [&](const char* keyword, const std::string& text) -> Status {
+    TANDEM_CHECK(pattern_regex(schema, keyword, text, Spelling::kJson));
+    rules.parts.push_back({&schema, keyword, text});
     return {};
   };
   if (const JsonValue* pattern = schema.find("pattern")) {
@@ -180,7 +178,11 @@ Status SchemaCompiler::gather_string(const JsonValue& schema, Facts& facts) {
 // Between the quotes.
 Result<RegexId> SchemaCompiler::content_regex(const StringRules& rules, Spelling spelling) {
   if (rules.min > rules.max) return kNoMatch;
-  std::vector<RegexId> parts = spelling == Spelling::kJson ? rules.parts : rules.raw_parts;
+  std::vector<RegexId> parts;
+  for (const StringRules::Part& part : rules.parts) {
+    TANDEM_TRY(one, pattern_regex(*part.schema, part.keyword, part.pattern, spelling));
+    parts.push_back(one);
+  }
   if (parts.empty() || rules.min > 0 || rules.max != kUnbounded)
     parts.push_back(regex().repeat(any_character(regex(), spelling), rules.min, rules.max));
   return regex().both(std::move(parts));

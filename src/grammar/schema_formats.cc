@@ -16,11 +16,10 @@ struct Format {
   "0-9]|30)|02-(?:0["                                                                              \
   "1-9]|1[0-9]|2[0-8])))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26]" \
   ")00)-02-29)"
-// A leap second is one in the last minute of a UTC day: only that spelling is made.
-#define TANDEM_TIME                                                                                \
-  "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]" \
-  "):[0-5][0-9])|23:59:60(?:"                                                                      \
-  "\\.[0-9]{1,9})?[Zz])"
+// Without leap seconds, which are added below.
+#define TANDEM_TIME                                                          \
+  "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:[Zz]|[+-]" \
+  "(?:[01][0-9]|2[0-3]):[0-5][0-9])"
 #define TANDEM_OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 #define TANDEM_IPV4 TANDEM_OCTET "(?:\\." TANDEM_OCTET "){3}"
 #define TANDEM_H16 "[0-9A-Fa-f]{1,4}"
@@ -46,8 +45,6 @@ struct Format {
 
 constexpr Format kFormats[] = {
     {"date", "^" TANDEM_DATE "$"},
-    {"time", "^" TANDEM_TIME "$"},
-    {"date-time", "^" TANDEM_DATE "[Tt]" TANDEM_TIME "$"},
     {"duration",
      "^P(?:[0-9]{1,9}W|(?:[0-9]{1,9}Y(?:[0-9]{1,9}M(?:[0-9]{1,9}D)?)?|[0-9]{1,9}M(?:[0-9]{1,9}D)?|["
      "0-9]{1,9}D)(?:T(?:[0-9]{1,"
@@ -74,7 +71,34 @@ constexpr Format kFormats[] = {
 
 }  // namespace
 
+namespace {
+
+std::string two_digits(int value) {
+  return std::string{static_cast<char>('0' + value / 10), static_cast<char>('0' + value % 10)};
+}
+
+// A leap second ends a UTC day: which local time that is follows from the offset, of whole or half
+// hours.
+std::string time_pattern() {
+  std::string out = "(?:" TANDEM_TIME "|23:59:60(?:\\.[0-9]{1,9})?[Zz]";
+  constexpr int kDay = 24 * 60;
+  for (int offset = 0; offset < kDay; offset += 30) {
+    for (const int sign : {1, -1}) {
+      const int local = (2 * kDay - 1 + sign * offset) % kDay;
+      out += "|" + two_digits(local / 60) + ":" + two_digits(local % 60) + ":60(?:\\.[0-9]{1,9})?" +
+             (sign > 0 ? "\\+" : "-") + two_digits(offset / 60) + ":" + two_digits(offset % 60);
+    }
+  }
+  return out + ")";
+}
+
+}  // namespace
+
 const char* format_pattern(std::string_view name) {
+  static const std::string time = "^" + time_pattern() + "$";
+  static const std::string date_time = "^" TANDEM_DATE "[Tt]" + time_pattern() + "$";
+  if (name == "time") return time.c_str();
+  if (name == "date-time") return date_time.c_str();
   for (const Format& format : kFormats) {
     if (format.name == name) return format.pattern;
   }

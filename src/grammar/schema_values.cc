@@ -33,11 +33,6 @@ bool equal(const JsonValue& a, const JsonValue& b) {
   return false;
 }
 
-size_t characters(std::string_view text) {
-  return static_cast<size_t>(
-      std::ranges::count_if(text, [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
-}
-
 }  // namespace
 
 std::string SchemaCompiler::text_of(const JsonValue& value) const {
@@ -135,11 +130,8 @@ Result<bool> SchemaCompiler::satisfies_facts(const JsonValue& value, const Conju
     }
     case JsonValue::Kind::kString: {
       if ((facts.types & kString) == 0) return false;
-      const size_t length = characters(value.as_string());
-      if (length < facts.string.min || length > facts.string.max) return false;
-      return std::ranges::all_of(facts.string.raw_parts, [&](RegexId part) {
-        return regex().matches(part, value.as_string());
-      });
+      TANDEM_TRY(content, content_regex(facts.string, Spelling::kUtf8));
+      return regex().matches(content, value.as_string());
     }
     case JsonValue::Kind::kArray:
       return satisfies_array(value, items, facts);
