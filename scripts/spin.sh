@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 model=$PWD/src/kv/model/handoff.pml
 trouble=${TROUBLE:-4}
 less=$((trouble - 1))  # where there are more states
+[ "$trouble" -gt 4 ] && seconds=900 megabytes=8000 || seconds=120 megabytes=2000  # of one check
 command -v spin > /dev/null || { echo "spin: not installed; make setup installs it" >&2; exit 1; }
 folder=build/spin
 rm -rf "$folder" && mkdir -p "$folder"
@@ -15,8 +16,8 @@ verdict() {  # verdict NAME "SPIN FLAGS" "COMPILER FLAGS" "CHECKER FLAGS": print
   local at=$folder/$1
   mkdir -p "$at"
   # shellcheck disable=SC2086
-  (cd "$at" && spin -a $2 "$model" > spin.log && clang-19 -w -DCOLLAPSE -DVECTORSZ=1024 -DMEMLIM=2000 $3 -o pan pan.c &&
-    timeout 120 ./pan -m100000 $4 > pan.log) || { echo "could not be checked: see $at"; return; }
+  (cd "$at" && spin -a $2 "$model" > spin.log && clang-19 -w -DCOLLAPSE -DVECTORSZ=1024 "-DMEMLIM=$megabytes" $3 -o pan pan.c &&
+    timeout "$seconds" ./pan -m100000 $4 > pan.log) || { echo "could not be checked: see $at"; return; }
   if grep -q "errors: 0" "$at/pan.log" && ! grep -q "max search depth too small\|out of memory" "$at/pan.log"; then
     echo "holds, $(awk '/states, stored/ {print $1; exit}' "$at/pan.log") states"
   elif grep -q "errors: [1-9]" "$at/pan.log"; then

@@ -251,7 +251,7 @@ class Cluster:
         addresses = []
         for role, processes in self.roles.items():
             for process in processes:
-                addresses += [f"--{role}", process.url]
+                addresses += ["--worker" if role == "unified" else f"--{role}", process.url]
         self.router = launch("router", "router", *addresses, "--port", "0", *router_options, env={"TANDEM_SECRET": SECRET})
         self.router.wait_ready()
 
