@@ -23,7 +23,7 @@ class EngineTest : public ::testing::Test {
     script_.step_ms = step_ms;
     script_.windows = windows_;
     script_.context_length = 512;
-    tokenizer_ = byte_tokenizer();
+    tokenizer_ = byte_tokenizer(merges_);
     auto model = wrap(make_scripted_model(script_, tokenizer_, 64));
     engine_.reset();
     view_.layout = model->page_layout(8);
@@ -69,7 +69,8 @@ class EngineTest : public ::testing::Test {
                              {"fact", "it is {echo:0}!"},
                              {"", "default reply"}}};
   std::shared_ptr<const text::Tokenizer> tokenizer_;
-  std::vector<int32_t> windows_;  // of the model's layers after the first
+  std::vector<std::string> merges_;  // of the tokenizer
+  std::vector<int32_t> windows_;     // of the model's layers after the first
   std::vector<std::byte> memory_;
   ops::PageArenaView view_;
   observe::Metrics metrics_;

@@ -123,5 +123,64 @@ TEST_F(EngineGrammarTest, SeveralPassesInFlight) {
   for (const auto& [index, choice] : got.choices) EXPECT_EQ(choice.text.size(), 50U);
 }
 
+class JumpForwardTest : public EngineGrammarTest {
+ protected:
+  JumpForwardTest() { merges_ = {"n a", "m e", "na me"}; }
+};
+
+// The last token of an answer was sampled or appended, never computed: it is no part of
+// completion_tokens.
+std::vector<int32_t> without_last(std::vector<int32_t> tokens) {
+  tokens.pop_back();
+  return tokens;
+}
+
+TEST_F(JumpForwardTest, ForcedTextIsCutAsTheTokenizerCutsIt) {
+  start(64);
+  const auto got = constrained({.kind = GrammarKind::kRegex, .text = "([pq]name){6}"});
+  ASSERT_TRUE(got.finish);
+  ASSERT_EQ(got.text.size(), 30U);
+  EXPECT_EQ(got.finish->usage.completion_tokens, 12);
+  EXPECT_EQ(got.finish->completion_tokens, without_last(tokenizer_->encode(got.text)));
+}
+
+TEST_F(JumpForwardTest, SampledTokensGiveWayToWhatTheForcedTextMakesOfThem) {
+  start(64);
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    const auto got =
+        constrained({.kind = GrammarKind::kRegex, .text = "(pna(me|xx)){4}!"}, 1, seed);
+    ASSERT_TRUE(got.finish) << seed;
+    EXPECT_EQ(got.text.size(), 21U) << got.text;
+    EXPECT_EQ(got.finish->completion_tokens, without_last(tokenizer_->encode(got.text)))
+        << got.text;
+  }
+  wait_for_used(0);
+}
+
+TEST_F(JumpForwardTest, TheModelReadsWhatWasAppended) {
+  // It says the reply only as long as its pages hold the reply so far.
+  script_.replies = {{"say", "pnameqnamexyz"}, {"", "?"}};
+  start(64);
+  auto asked = request("say>");
+  asked.grammar = GrammarSpec{.kind = GrammarKind::kRegex, .text = "([pq]name)*[a-z]{3}"};
+  const auto got = run(std::move(asked)).get();
+  ASSERT_FALSE(got.error) << got.error->message;
+  EXPECT_EQ(got.text, "pnameqnamexyz");
+}
+
+TEST_F(JumpForwardTest, LengthLimitsHold) {
+  start(64);
+  for (int32_t limit = 1; limit < 12; ++limit) {
+    auto asked = request("a>");
+    asked.grammar = GrammarSpec{.kind = GrammarKind::kRegex, .text = "([pq]name){6}"};
+    asked.sampling.max_tokens = limit;
+    const auto got = run(std::move(asked)).get();
+    ASSERT_TRUE(got.finish);
+    EXPECT_EQ(got.finish->reason, FinishReason::kLength);
+    EXPECT_EQ(got.finish->usage.completion_tokens, limit);
+  }
+  wait_for_used(0);
+}
+
 }  // namespace
 }  // namespace tandem::engine

@@ -17,8 +17,11 @@
 
 namespace tandem::engine {
 
-// Every byte is a token: text and ids are the same thing. The last id ends a turn.
-inline std::shared_ptr<const text::Tokenizer> byte_tokenizer() {
+// Every byte is a token: text and ids are the same thing. The last id but `merges` ends a turn;
+// each merge
+// ("n a") makes one more token.
+inline std::shared_ptr<const text::Tokenizer> byte_tokenizer(
+    const std::vector<std::string>& merges = {}) {
   text::TokenizerSpec spec;
   spec.kind = "bpe";
   spec.pre = "gpt-2";
@@ -41,6 +44,12 @@ inline std::shared_ptr<const text::Tokenizer> byte_tokenizer() {
   }
   spec.tokens.emplace_back("<|end|>");
   spec.types.push_back(3);
+  for (std::string merge : merges) {
+    spec.merges.push_back(merge);
+    merge.erase(merge.find(' '), 1);
+    spec.tokens.push_back(std::move(merge));
+    spec.types.push_back(1);
+  }
   spec.eos = 256;
   spec.end_of_generation = {256};
   auto tokenizer = text::Tokenizer::create(spec);
