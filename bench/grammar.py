@@ -120,7 +120,7 @@ def ours(program, model, cases):
     lines = "\n".join(json.dumps({"kind": "json_schema", "text": json.dumps(schema), "ids": ids}) for schema, ids in cases)
     ran = subprocess.run([program, "masks", model], input=lines + "\n", capture_output=True, text=True, check=True)
     firsts, masks, failed = [], [], 0
-    for line, (_, ids) in zip(ran.stdout.splitlines(), cases):
+    for line, (_, ids) in zip(ran.stdout.split("\n"), cases):
         answer = json.loads(line)
         if "error" in answer or len(answer["masks"]) < len(ids) - 1:
             failed += 1

@@ -24,7 +24,7 @@ def main():
     lines = "\n".join(json.dumps({"kind": "json_schema", "text": json.dumps(schema)}) for schema in schemas)
     ran = subprocess.run([args.program, "random", args.model, "6000"], input=lines + "\n", capture_output=True, text=True, check=True)
     finished = wrong = 0
-    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    answers = [json.loads(line) for line in ran.stdout.split("\n") if line]
     for schema, answer in zip(schemas, answers):
         if "error" in answer:
             print("ERROR", answer["error"], json.dumps(schema)[:300])

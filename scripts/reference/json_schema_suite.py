@@ -118,7 +118,7 @@ def main():
         asked.append((draft, file, schema, group, tests))
     ran = subprocess.run([args.program, "check", "bytes"], input="\n".join(lines) + "\n", capture_output=True, text=True,
                          timeout=600)
-    answers = [json.loads(line) for line in ran.stdout.splitlines()]
+    answers = [json.loads(line) for line in ran.stdout.split("\n") if line]
     if len(answers) != len(lines):
         print(ran.stderr)
         print(f"json_schema_suite: the program answered {len(answers)} of {len(lines)} lines")
