@@ -105,15 +105,45 @@ Status read_stop_tokens(const JsonValue& value, const std::string& pointer, Draf
   return {};
 }
 
-Status read_response_format(const JsonValue& value, const std::string& pointer, Draft&) {
+namespace {
+
+// `schema` may be null where there is none.
+Status set_format(const std::string& type, const JsonValue* holder, const std::string& at,
+                  const std::string& pointer, Draft& draft) {
+  AnswerFormat& format = draft.request.format;
+  if (type == "text") return {};
+  if (type == "json_object") {
+    format.kind = AnswerFormat::Kind::kJsonObject;
+    format.pointer = pointer;
+    return {};
+  }
+  if (type != "json_schema")
+    return refuse("invalid_value", "'type' must be text, json_object or json_schema",
+                  pointer + "/type");
+  const JsonValue* schema = holder == nullptr ? nullptr : holder->find("schema");
+  if (schema == nullptr || !(schema->is_object() || schema->is_bool()))
+    return refuse("invalid_type", "'schema' must be a JSON schema", at + "/schema");
+  const JsonValue* strict = holder->find("strict");
+  format = {AnswerFormat::Kind::kJsonSchema, *schema, strict != nullptr && strict->as_bool(),
+            at + "/schema"};
+  return {};
+}
+
+}  // namespace
+
+Status read_response_format(const JsonValue& value, const std::string& pointer, Draft& draft) {
   const JsonValue* type = value.find("type");
   if (type == nullptr || !type->is_string())
     return refuse("invalid_type", "'response_format' must be an object with a type", pointer);
-  if (type->as_string() == "text") return {};
-  return refuse("unsupported_parameter",
-                "'response_format' of another type than 'text' is not supported yet: ask for the "
-                "format in the prompt",
-                pointer);
+  return set_format(type->as_string(), value.find("json_schema"), pointer + "/json_schema", pointer,
+                    draft);
+}
+
+Status read_text_format(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  const JsonValue* type = value.find("type");
+  if (type == nullptr || !type->is_string())
+    return refuse("invalid_type", "a format must be an object with a type", pointer);
+  return set_format(type->as_string(), &value, pointer, pointer, draft);
 }
 
 Status read_tools(const JsonValue& value, const std::string& pointer, Draft& draft) {
@@ -129,10 +159,21 @@ Status read_tools(const JsonValue& value, const std::string& pointer, Draft& dra
 }
 
 Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft) {
-  draft.tools_off = value.is_string() && value.as_string() == "none";
-  if (draft.tools_off || (value.is_string() && value.as_string() == "auto")) return {};
-  return refuse("unsupported_parameter",
-                "'tool_choice' can only be 'auto' or 'none' yet: a call cannot be forced", pointer);
+  ApiRequest& request = draft.request;
+  if (value.is_string()) {
+    const std::string& word = value.as_string();
+    draft.tools_off = word == "none";
+    if (word == "required") request.choice = ToolChoice::kRequired;
+    if (word == "none" || word == "auto" || word == "required") return {};
+  }
+  const JsonValue* function = value.find("function");
+  const JsonValue* name = function == nullptr ? nullptr : function->find("name");
+  if (name == nullptr || !name->is_string())
+    return refuse("invalid_value", "'tool_choice' must be auto, none, required or a function",
+                  pointer);
+  request.choice = ToolChoice::kNamed;
+  request.chosen_tool = name->as_string();
+  return {};
 }
 
 Status read_template_arguments(const JsonValue& value, const std::string& pointer, Draft& draft) {

@@ -12,6 +12,8 @@ Status read_logit_bias(const JsonValue& value, const std::string& pointer, Draft
 Status read_stops(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_stop_tokens(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_response_format(const JsonValue& value, const std::string& pointer, Draft& draft);
+// {"type": "text" | "json_object" | "json_schema", ...} as the newer dialects write it, flat.
+Status read_text_format(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_tools(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_template_arguments(const JsonValue& value, const std::string& pointer, Draft& draft);

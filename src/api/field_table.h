@@ -30,6 +30,9 @@ struct Draft {
   bool stream_options = false;
   bool tools_off = false;  // tool_choice "none"
   std::string reasoning_effort;
+  const JsonValue* earlier = nullptr;  // items of the conversation that goes on; null: none
+  std::string system;                  // comes before the messages; empty: nothing does
+  std::optional<bool> thinking;        // whether the model is to reason
 };
 
 struct Field;

@@ -225,7 +225,8 @@ TEST(OpenApi, SaysWhatTheTablesSay) {
   EXPECT_EQ(chat->find("temperature")->find("type")->dump(), R"(["number","null"])");
   EXPECT_EQ(chat->find("typical_p")->find("exclusiveMinimum")->dump(), "0");
   EXPECT_EQ(chat->find("n")->find("maximum")->dump(), "128");
-  EXPECT_EQ(chat->find("tool_choice")->find("enum")->dump(), R"(["auto","none",null])");
+  EXPECT_EQ(chat->find("tool_choice")->find("anyOf")->items()[0].find("enum")->dump(),
+            R"(["auto","none","required",null])");
   EXPECT_EQ(chat->find("logprobs")->find("type")->dump(), R"(["boolean","null"])");
   EXPECT_EQ(chat->find("stream_options")
                 ->find("properties")

@@ -21,7 +21,44 @@
 
 namespace tandem::api {
 
-enum class Endpoint { kChatCompletions, kCompletions, kEmbeddings, kTokenize, kDetokenize };
+enum class Endpoint {
+  kChatCompletions,
+  kCompletions,
+  kEmbeddings,
+  kTokenize,
+  kDetokenize,
+  kResponses,    // OpenAI's newer dialect
+  kInputTokens,  // a body of it, only counted
+  kMessages,     // Anthropic's
+  kCountTokens,  // a body of it, only counted
+};
+// Whether a body of it is a conversation, whatever its dialect.
+constexpr bool is_conversation(Endpoint endpoint) {
+  return endpoint != Endpoint::kCompletions && endpoint != Endpoint::kEmbeddings &&
+         endpoint != Endpoint::kTokenize && endpoint != Endpoint::kDetokenize;
+}
+constexpr bool only_counts(Endpoint endpoint) {
+  return endpoint == Endpoint::kInputTokens || endpoint == Endpoint::kCountTokens;
+}
+
+enum class ToolChoice : uint8_t { kAuto, kRequired, kNamed };
+
+// A tool that the model is told of under another name than the client's.
+struct ToolName {
+  std::string told;
+  std::string space;  // its namespace; empty: none
+  std::string name;
+  bool custom = false;  // takes a text instead of arguments
+};
+
+// What the client wants the text of the answer to be.
+struct AnswerFormat {
+  enum class Kind : uint8_t { kText, kJsonObject, kJsonSchema };
+  Kind kind = Kind::kText;
+  JsonValue schema;
+  bool strict = false;
+  std::string pointer;  // of the schema in the body
+};
 
 // A prompt that is not a conversation.
 struct Prompt {
@@ -34,8 +71,12 @@ struct ApiRequest {
   std::string model = "default";
   // Chat (and /tokenize with messages). Contents are strings here: text parts are joined with "\n",
   // a missing assistant content is empty, tool-call arguments are objects when they parse as one.
-  JsonValue messages;           // array, or null: not a chat
-  JsonValue tools;              // array or null
+  JsonValue messages;  // array, or null: not a chat
+  JsonValue tools;     // array or null
+  ToolChoice choice = ToolChoice::kAuto;
+  std::string chosen_tool;           // kNamed
+  std::vector<ToolName> tool_names;  // of those that are told otherwise
+  AnswerFormat format;
   bool parallel_calls = true;   // false: at most one call in an answer
   bool live_arguments = false;  // a call's arguments are streamed before the call is complete
   bool add_generation_prompt = true;
@@ -59,14 +100,23 @@ struct ApiRequest {
   // /tokenize of a prompt: put the begin-of-sequence token first when the model wants one.
   bool add_special_tokens = true;
 
+  // Of the Responses dialect: what its reply repeats; the response that this one goes on from;
+  // whether this one may be gone on from; whether reasoning is told sealed too.
+  JsonValue echo_fields;
+  std::string previous_response_id;
+  bool store = true;
+  bool sealed_reasoning = false;
+
   std::optional<TandemEnvelope> envelope;
 };
 
 // Unknown fields are ignored; a known one that is not supported is refused only when it would
 // change the answer. `trust_envelope`: the caller is an authenticated router; otherwise `tandem` is
 // ignored. Errors: 400 with the JSON pointer of the field.
+// `earlier`: of a Responses body, the items of the conversation that it goes on from (an array, or
+// null: none are known here).
 Result<ApiRequest> parse_request(Endpoint endpoint, const JsonValue& body,
-                                 bool trust_envelope = false);
+                                 bool trust_envelope = false, const JsonValue* earlier = nullptr);
 
 // The tokens of every prompt (a chat has one): the envelope's or the client's ids, else rendered
 // and encoded. `chat_template` may be null when the model has none: chat is then a 400. No prompt
@@ -100,6 +150,8 @@ Error model_not_found(const std::string& name);
 // For a plain prompt "add_special_tokens": false leaves out BOS. An empty prompt has no tokens.
 Result<std::vector<int32_t>> tokenize(const ApiRequest& request, const text::Tokenizer& tokenizer,
                                       const text::ChatTemplate* chat_template);
+// {"input_tokens"}: the reply of the endpoints that only count.
+std::string count_body(Endpoint endpoint, int64_t tokens);
 // {"tokens", "count", "max_model_len"}
 std::string tokenize_body(std::span<const int32_t> tokens, int64_t context_length);
 // POST /detokenize: {"tokens": [...]} -> {"prompt": text}

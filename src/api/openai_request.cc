@@ -7,6 +7,8 @@
 #include "api/fields.h"
 #include "api/openai.h"
 #include "api/request_tables.h"
+#include "api/responses_readers.h"
+#include "api/tools/arguments.h"
 
 namespace tandem::api {
 
@@ -17,12 +19,12 @@ tl::unexpected<Error> refuse(std::string sentence, std::string pointer) {
 }
 
 bool generates(Endpoint endpoint) {
-  return endpoint == Endpoint::kChatCompletions || endpoint == Endpoint::kCompletions;
+  return endpoint == Endpoint::kCompletions || is_conversation(endpoint);
 }
 
 Status finish_lengths(Draft& draft) {
   protocol::SamplingParams& sampling = draft.request.sampling;
-  const bool chat = draft.request.endpoint == Endpoint::kChatCompletions;
+  const bool chat = is_conversation(draft.request.endpoint);
   if (draft.max_tokens && draft.max_completion_tokens) {
     return refuse("'max_tokens' and 'max_completion_tokens' are the same thing: give one of them",
                   "/max_tokens");
@@ -67,6 +69,33 @@ Status finish_logprobs(Draft& draft) {
   return {};
 }
 
+Status finish_choice_of_tools(const Draft& draft) {
+  const ApiRequest& request = draft.request;
+  if (request.choice == ToolChoice::kAuto) return {};
+  if (request.tools.is_null())
+    return refuse("'tool_choice' asks for a call, but there are no tools", "/tool_choice");
+  if (request.choice != ToolChoice::kNamed || ToolTable(request.tools).knows(request.chosen_tool))
+    return {};
+  return refuse("'tool_choice' names '" + request.chosen_tool.substr(0, 128) +
+                    "', which is not among the tools",
+                "/tool_choice");
+}
+
+// Templates name it in one of a few ways; what a template does not know does no harm.
+void finish_reasoning(Draft& draft) {
+  JsonValue& arguments = draft.request.template_arguments;
+  const auto set = [&](const char* key, JsonValue value) {
+    if (arguments.is_null()) arguments = JsonValue::object();
+    if (arguments.find(key) == nullptr) arguments.set(key, std::move(value));
+  };
+  if (draft.reasoning_effort == "none") draft.thinking = false;
+  if (!draft.reasoning_effort.empty())
+    set("reasoning_effort", JsonValue::string(draft.reasoning_effort));
+  if (!draft.thinking) return;
+  set("enable_thinking", JsonValue::boolean(*draft.thinking));
+  set("thinking", JsonValue::boolean(*draft.thinking));
+}
+
 Status finish_generation(Draft& draft) {
   ApiRequest& request = draft.request;
   if (draft.stream_options && !request.stream)
@@ -74,13 +103,31 @@ Status finish_generation(Draft& draft) {
   TANDEM_CHECK(finish_lengths(draft));
   TANDEM_CHECK(finish_choices(draft));
   TANDEM_CHECK(finish_logprobs(draft));
-  if (draft.tools_off) request.tools = JsonValue();
-  if (!draft.reasoning_effort.empty()) {
-    if (request.template_arguments.is_null()) request.template_arguments = JsonValue::object();
-    if (request.template_arguments.find("reasoning_effort") == nullptr)
-      request.template_arguments.set("reasoning_effort", JsonValue::string(draft.reasoning_effort));
+  if (draft.tools_off || request.tools.items().empty()) request.tools = JsonValue();
+  TANDEM_CHECK(finish_choice_of_tools(draft));
+  finish_reasoning(draft);
+  if (!draft.system.empty()) {
+    JsonValue first = JsonValue::object({{"role", JsonValue::string("system")}});
+    first.set("content", JsonValue::string(std::move(draft.system)));
+    auto& messages = request.messages.items();
+    messages.insert(messages.begin(), std::move(first));
   }
+  if (is_conversation(request.endpoint) && request.messages.items().empty() &&
+      request.previous_response_id.empty())
+    return make_error(400, "missing_required_parameter", "there is nothing to answer", "/input");
   return {};
+}
+
+// What the client asked for and the response object repeats.
+JsonValue response_echo(const JsonValue& body) {
+  JsonValue out = JsonValue::object();
+  for (const char* key :
+       {"instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
+        "previous_response_id", "prompt_cache_key", "reasoning", "store", "temperature", "text",
+        "tool_choice", "tools", "top_p", "truncation", "user"}) {
+    if (const JsonValue* value = body.find(key)) out.set(key, *value);
+  }
+  return out;
 }
 
 Status finish_tokenize(const ApiRequest& request) {
@@ -92,14 +139,20 @@ Status finish_tokenize(const ApiRequest& request) {
 
 }  // namespace
 
-Result<ApiRequest> parse_request(Endpoint endpoint, const JsonValue& body, bool trust_envelope) {
+Result<ApiRequest> parse_request(Endpoint endpoint, const JsonValue& body, bool trust_envelope,
+                                 const JsonValue* earlier) {
   if (!body.is_object()) return invalid_request("the body must be a JSON object", "");
   Draft draft;
   draft.request.endpoint = endpoint;
+  draft.earlier = earlier;
   for (const std::span<const Field> table : request_tables(endpoint))
     TANDEM_CHECK(read_fields(table, body, "", draft));
+  const bool items = endpoint == Endpoint::kResponses || endpoint == Endpoint::kInputTokens;
+  if (items && draft.request.messages.is_null())
+    TANDEM_CHECK(read_input(JsonValue::array(), "/input", draft));
   if (generates(endpoint)) TANDEM_CHECK(finish_generation(draft));
   if (endpoint == Endpoint::kTokenize) TANDEM_CHECK(finish_tokenize(draft.request));
+  if (endpoint == Endpoint::kResponses) draft.request.echo_fields = response_echo(body);
   if (trust_envelope) {
     if (const JsonValue* envelope = Fields(body, "").find("tandem")) {
       TANDEM_TRY(parsed, parse_envelope(*envelope));

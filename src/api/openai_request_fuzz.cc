@@ -14,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!body) return 0;
   for (const auto endpoint :
        {api::Endpoint::kChatCompletions, api::Endpoint::kCompletions, api::Endpoint::kEmbeddings,
-        api::Endpoint::kTokenize, api::Endpoint::kDetokenize}) {
+        api::Endpoint::kTokenize, api::Endpoint::kDetokenize, api::Endpoint::kResponses,
+        api::Endpoint::kInputTokens, api::Endpoint::kMessages, api::Endpoint::kCountTokens}) {
     const auto request = api::parse_request(endpoint, *body, true);
     if (!request) {
       if (request.error().status != 400 || request.error().message.empty()) std::abort();
@@ -27,8 +28,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const size_t prompts = std::max<size_t>(request->prompts.size(), 1);
     const bool echo = request->echo;
     if (echo || prompts > 4) continue;  // echo needs a tokenizer
-    api::ResponseRenderer renderer(
+    if (api::only_counts(endpoint)) continue;
+    const auto made = api::make_renderer(
         *request, {"id", 0, request->model, "fp", std::vector<int64_t>(prompts, 1), nullptr});
+    api::ReplyRenderer& renderer = *made;
     (void)renderer.begin();
     for (size_t prompt = 0; prompt < prompts; ++prompt) {
       for (int32_t choice = 0; choice < request->sampling.n; ++choice) {

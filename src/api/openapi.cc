@@ -22,6 +22,14 @@ struct Operation {
 constexpr std::array kOperations = {
     Operation{"/v1/chat/completions", "post", "Answer a conversation", "ChatRequest",
               "ChatCompletion", "ChatCompletionChunk"},
+    Operation{"/v1/responses", "post", "Answer a conversation, in the Responses dialect",
+              "ResponsesRequest", "AnyObject", "AnyObject"},
+    Operation{"/v1/responses/input_tokens", "post", "Count a body of it", "InputTokensRequest",
+              "AnyObject", nullptr},
+    Operation{"/v1/messages", "post", "Answer a conversation, in Anthropic's dialect",
+              "MessagesRequest", "AnyObject", "AnyObject"},
+    Operation{"/v1/messages/count_tokens", "post", "Count a body of it", "CountTokensRequest",
+              "AnyObject", nullptr},
     Operation{"/v1/completions", "post", "Continue texts, or score them", "CompletionRequest",
               "Completion", "Completion"},
     Operation{"/v1/embeddings", "post", "Turn texts into vectors", "EmbeddingRequest",
@@ -142,10 +150,10 @@ JsonValue openapi_document() {
   }
   JsonValue schemas = *parse_json(kReplySchemas);
   constexpr std::pair<const char*, Endpoint> kRequests[] = {
-      {"ChatRequest", Endpoint::kChatCompletions},
-      {"CompletionRequest", Endpoint::kCompletions},
-      {"EmbeddingRequest", Endpoint::kEmbeddings},
-      {"TokenizeRequest", Endpoint::kTokenize},
+      {"ChatRequest", Endpoint::kChatCompletions}, {"CompletionRequest", Endpoint::kCompletions},
+      {"ResponsesRequest", Endpoint::kResponses},  {"InputTokensRequest", Endpoint::kInputTokens},
+      {"MessagesRequest", Endpoint::kMessages},    {"CountTokensRequest", Endpoint::kCountTokens},
+      {"EmbeddingRequest", Endpoint::kEmbeddings}, {"TokenizeRequest", Endpoint::kTokenize},
       {"DetokenizeRequest", Endpoint::kDetokenize}};
   for (const auto& [name, endpoint] : kRequests) schemas.set(name, request_schema(endpoint));
 

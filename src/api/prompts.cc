@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/content_blocks.h"
 #include "api/fields.h"
 #include "api/openai.h"
 
@@ -48,7 +49,14 @@ Result<std::vector<int32_t>> encode_messages(const ApiRequest& request,
     return make_error(400, "no_chat_template",
                       "this model has no chat template: use /v1/completions instead", "/messages");
   }
-  return text::encode_chat(tokenizer, *chat_template, request.messages, request.tools,
+  auto tokens = text::encode_chat(tokenizer, *chat_template, request.messages, request.tools,
+                                  request.add_generation_prompt, request.template_arguments);
+  // Agents put system messages in the middle and several user messages in a row; these dialects
+  // say that both are fine, some templates do not.
+  const bool strict = !tokens && tokens.error().code == "chat_template_error" &&
+                      request.endpoint != Endpoint::kChatCompletions;
+  if (!strict) return tokens;
+  return text::encode_chat(tokenizer, *chat_template, alternating(request.messages), request.tools,
                            request.add_generation_prompt, request.template_arguments);
 }
 
@@ -118,9 +126,16 @@ Status check_context(int64_t prompt_tokens, const ApiRequest& request, int64_t c
                 " in the completion). Please reduce the prompt or max_tokens."
           : "However, your prompt has " + std::to_string(prompt_tokens) +
                 " tokens. Please reduce the length of the prompt.";
-  const bool chat = request.endpoint == Endpoint::kChatCompletions;
-  return make_error(400, "context_length_exceeded", limit + detail,
-                    chat ? "/messages" : prompt_field(request));
+  const bool responses = request.endpoint == Endpoint::kResponses;
+  const char* field = responses                           ? "/input"
+                      : is_conversation(request.endpoint) ? "/messages"
+                                                          : prompt_field(request);
+  // Agents of the Messages dialect look for these words.
+  const std::string first = request.endpoint == Endpoint::kMessages
+                                ? "prompt is too long: " + std::to_string(prompt_tokens) +
+                                      " tokens > " + std::to_string(context_length) + " maximum. "
+                                : "";
+  return make_error(400, "context_length_exceeded", first + limit + detail, field);
 }
 
 Result<std::vector<int32_t>> tokenize(const ApiRequest& request, const text::Tokenizer& tokenizer,

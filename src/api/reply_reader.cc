@@ -87,16 +87,20 @@ constexpr size_t kPromptEnd = 32;  // tokens: more than any prefix of a reply ha
 
 }  // namespace
 
+std::string prompt_end(std::span<const int32_t> prompt, const text::Tokenizer& tokenizer) {
+  return tokenizer.decode(prompt.last(std::min(prompt.size(), kPromptEnd)), /*keep_special=*/true);
+}
+
 ReplyReading reading_of(const ApiRequest& request, std::shared_ptr<const ReplyFormat> format,
                         std::span<const int32_t> prompt, const text::Tokenizer& tokenizer,
                         std::string random) {
   ReplyReading reading;
   reading.format = std::move(format);
   if (!request.tools.is_null()) reading.tools = std::make_shared<const OfferedTools>(request.tools);
-  reading.prompt_end =
-      tokenizer.decode(prompt.last(std::min(prompt.size(), kPromptEnd)), /*keep_special=*/true);
+  reading.prompt_end = prompt_end(prompt, tokenizer);
   reading.random = std::move(random);
   reading.calls_before = calls_of(request.messages);
+  if (request.endpoint == Endpoint::kMessages) reading.id_prefix = "toolu_";
   reading.parallel = request.parallel_calls;
   reading.live = request.live_arguments;
   return reading;

@@ -62,6 +62,9 @@ ReplyReading reading_of(const ApiRequest& request, std::shared_ptr<const ReplyFo
                         std::span<const int32_t> prompt, const text::Tokenizer& tokenizer,
                         std::string random);
 
+// The end of a prompt as text, control tokens spelled: what says how its reply begins.
+std::string prompt_end(std::span<const int32_t> prompt, const text::Tokenizer& tokenizer);
+
 // What the finish reason of a choice is called in the chat dialect.
 const char* finish_name(protocol::FinishReason reason, int32_t calls);
 

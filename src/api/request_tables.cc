@@ -4,7 +4,9 @@
 #include <array>
 #include <limits>
 
+#include "api/anthropic_readers.h"
 #include "api/field_readers.h"
+#include "api/responses_readers.h"
 
 namespace tandem::api {
 
@@ -123,9 +125,12 @@ constexpr Field kGeneration[] = {
     {"return_token_ids", "token ids in answers", Refused{"[false]"}},
     {"return_tokens_as_token_ids", "token ids in answers", Refused{"[false]"}},
     {"kv_transfer_params", "the router moves KV by itself", Refused{"[{}]"}},
-    {"response_format", "Only {\"type\": \"text\"}: structured output is not supported yet",
+    {"response_format",
+     "What the answer's text must be: any text, a JSON object, or JSON of a schema",
      Special{
-         R"({"anyOf":[{"type":"null"},{"type":"object","required":["type"],"properties":{"type":{"const":"text"}}}]})",
+         R"({"anyOf":[{"type":"null"},{"type":"object","required":["type"],"properties":{"type":{"enum":["text","json_object"]}}},)"
+         R"({"type":"object","required":["type","json_schema"],"properties":{"type":{"const":"json_schema"},"json_schema":)"
+         R"({"type":"object","required":["schema"],"properties":{"schema":{"type":"object"},"strict":{"type":["boolean","null"]}}}}}]})",
          read_response_format}},
 };
 
@@ -158,8 +163,13 @@ constexpr Field kChat[] = {
      Flag{[](Draft& d) -> bool& { return d.logprobs; }}, "false"},
     {"top_logprobs", "With logprobs: so many alternatives for every token",
      Integer{0, protocol::kMaxTopLogprobs, [](Draft& d, int64_t v) { d.top_logprobs = v; }}},
-    {"tool_choice", "\"auto\" or \"none\" (the model is then not told of the tools)",
-     Special{R"({"enum":["auto","none",null]})", read_tool_choice}},
+    {"tool_choice",
+     "auto, none (the model is then not told of the tools), required, or the function to call",
+     Special{
+         R"({"anyOf":[{"enum":["auto","none","required",null]},{"type":"object","required":["type","function"],)"
+         R"("properties":{"type":{"const":"function"},"function":{"type":"object","required":["name"],)"
+         R"("properties":{"name":{"type":"string"}}}}}]})",
+         read_tool_choice}},
     {"parallel_tool_calls", "false: at most one call in an answer",
      Flag{[](Draft& d) -> bool& { return d.request.parallel_calls; }}, "true"},
     {"stream_tool_arguments",
@@ -240,11 +250,121 @@ constexpr Field kDetokenize[] = {
      nullptr, true},
 };
 
+constexpr Field kMessagesCommon[] = {
+    {"messages", "The conversation so far",
+     Special{
+         R"({"type":"array","minItems":1,"items":{"type":"object","required":["role","content"],"properties":{)"
+         R"("role":{"enum":["user","assistant","system"]},"content":{"anyOf":[{"type":"string"},{"type":"array"}]}}}})",
+         read_anthropic_messages},
+     nullptr, true},
+    {"system", "What comes before the conversation: a text or text blocks",
+     Special{R"({"type":["string","array","null"]})", read_anthropic_system}},
+    {"tools", "Functions that the model may call; tools that the vendor runs are ignored",
+     Special{R"({"type":["array","null"],"maxItems":4096,"items":{"type":"object"}})",
+             read_anthropic_tools}},
+    {"tool_choice", "auto, any, none, or the tool to call",
+     Special{
+         R"({"anyOf":[{"type":"null"},{"type":"object","required":["type"],"properties":{"type":{"enum":["auto","any","none"]}}},)"
+         R"({"type":"object","required":["type","name"],"properties":{"type":{"const":"tool"},"name":{"type":"string"}}}]})",
+         read_anthropic_tool_choice}},
+    {"thinking", "Whether the model reasons first; budgets are the model's own business",
+     Special{
+         R"({"type":["object","null"],"required":["type"],"properties":{"type":{"type":"string"}}})",
+         read_thinking}},
+    {"output_config", "effort, and the format of the answer",
+     Special{R"({"type":["object","null"]})", read_output_config}},
+    {"output_format", "The format of the answer",
+     Special{R"({"type":["object","null"]})", read_text_format}},
+    {"context_management", "Nothing is edited here", Unused{"o"}},
+    {"cache_control", "Prompts are cached without it", Unused{"o"}},
+};
+
+constexpr Field kMessagesGeneration[] = {
+    {"max_tokens", "The longest answer",
+     Integer{1, kMax32, [](Draft& d, int64_t v) { d.max_tokens = v; }}, nullptr, true},
+    {"stream", "Answer with server-sent events",
+     Flag{[](Draft& d) -> bool& { return d.request.stream; }}, "false"},
+    {"temperature", "0: always the likeliest token",
+     Real{0, 2, false, [](Draft& d) -> float& { return sampling(d).temperature; }}, "1"},
+    {"top_p", "Keeps the likeliest tokens that together have this probability",
+     Real{0, 1, false, [](Draft& d) -> float& { return sampling(d).top_p; }}, "1"},
+    {"top_k", "Keeps so many of the likeliest tokens; 0 or -1: all",
+     Integer{-1, kMax32,
+             [](Draft& d, int64_t v) {
+               sampling(d).top_k = static_cast<int32_t>(std::max<int64_t>(v, 0));
+             }},
+     "0"},
+    {"stop_sequences", "Ends the answer before one of these strings",
+     Special{
+         R"({"type":["array","null"],"maxItems":16,"items":{"type":"string","maxLength":4096}})",
+         read_stop_sequences}},
+    {"metadata", "Who asks; only keeps a session on warm caches",
+     Special{R"({"type":["object","null"]})", read_anthropic_metadata}},
+    {"service_tier", "There is one tier", Unused{"s"}},
+};
+
+constexpr Field kResponsesCommon[] = {
+    {"previous_response_id", "Goes on from a response that was kept",
+     Text{kMaxName, [](Draft& d) -> std::string& { return d.request.previous_response_id; }}},
+    {"input", "A text, or the items of the conversation",
+     Special{R"({"type":["string","array","null"]})", read_input}},
+    {"instructions", "What comes before the conversation; not kept for the next response",
+     Text{kMaxPromptBytes, [](Draft& d) -> std::string& { return d.system; }}},
+    {"tools", "Functions, custom tools and namespaces of them; what others run is ignored",
+     Special{R"({"type":["array","null"],"maxItems":4096,"items":{"type":"object"}})",
+             read_response_tools}},
+    {"tool_choice", "auto, none, required, or the tool to call",
+     Special{
+         R"({"anyOf":[{"enum":["auto","none","required",null]},{"type":"object","required":["type"]}]})",
+         read_response_tool_choice}},
+    {"parallel_tool_calls", "false: at most one call in an answer",
+     Flag{[](Draft& d) -> bool& { return d.request.parallel_calls; }}, "true"},
+    {"reasoning", "effort: how much the model reasons first",
+     Special{R"({"type":["object","null"]})", read_reasoning}},
+    {"text", "The format of the answer",
+     Special{R"({"type":["object","null"]})", read_text_options}},
+    {"truncation", "Nothing is ever truncated", Unused{"s"}},
+    {"conversation", "use previous_response_id", Refused{"[]"}},
+};
+
+constexpr Field kResponsesGeneration[] = {
+    {"max_output_tokens", "The longest answer; absent: until the context is full",
+     Integer{1, kMax32, [](Draft& d, int64_t v) { d.max_tokens = v; }}},
+    {"stream", "Answer with server-sent events",
+     Flag{[](Draft& d) -> bool& { return d.request.stream; }}, "false"},
+    {"stream_options", "Padding against traffic analysis", Unused{"o"}},
+    {"stream_tool_arguments",
+     "Streams a call's arguments while they are generated; else a call is told when it is complete",
+     Flag{[](Draft& d) -> bool& { return d.request.live_arguments; }}, "false"},
+    {"temperature", "0: always the likeliest token",
+     Real{0, 2, false, [](Draft& d) -> float& { return sampling(d).temperature; }}, "1"},
+    {"top_p", "Keeps the likeliest tokens that together have this probability",
+     Real{0, 1, false, [](Draft& d) -> float& { return sampling(d).top_p; }}, "1"},
+    {"store", "Keep the response, so that another may go on from it",
+     Flag{[](Draft& d) -> bool& { return d.request.store; }}, "true"},
+    {"include", "reasoning.encrypted_content: reasoning in a form that can be sent back",
+     Special{R"({"type":["array","null"],"items":{"type":"string"}})", read_include}},
+    {"prompt_cache_key", "Names a conversation, to keep it on warm caches",
+     Text{kMaxName, [](Draft& d) -> std::string& { return d.request.prompt_cache_key; }}},
+    {"metadata", "Tags that the response repeats", Unused{"o"}},
+    {"client_metadata", "The client's own", Unused{"o"}},
+    {"safety_identifier", "Who asks, hashed", Unused{"s"}},
+    {"service_tier", "There is one tier", Unused{"s"}},
+    {"max_tool_calls", "Tools are run by the client", Unused{"n"}},
+    {"top_logprobs", "Not told in this dialect", Unused{"n"}},
+    {"background", "answers come at once", Refused{"[false]"}},
+    {"prompt", "prompts are not kept", Refused{"[]"}},
+};
+
 using Table = std::span<const Field>;
 constexpr std::array<Table, 4> kChatTables = {kCommon, kGeneration, kTemplate, kChat};
 constexpr std::array<Table, 3> kCompletionTables = {kCommon, kGeneration, kCompletions};
 constexpr std::array<Table, 2> kEmbeddingTables = {kCommon, kEmbeddings};
 constexpr std::array<Table, 3> kTokenizeTables = {kCommon, kTemplate, kTokenize};
+constexpr std::array<Table, 3> kMessagesTables = {kCommon, kMessagesCommon, kMessagesGeneration};
+constexpr std::array<Table, 2> kCountTables = {kCommon, kMessagesCommon};
+constexpr std::array<Table, 3> kResponsesTables = {kCommon, kResponsesCommon, kResponsesGeneration};
+constexpr std::array<Table, 2> kInputTables = {kCommon, kResponsesCommon};
 constexpr std::array<Table, 2> kDetokenizeTables = {kCommon, kDetokenize};
 
 }  // namespace
@@ -259,6 +379,14 @@ std::span<const std::span<const Field>> request_tables(Endpoint endpoint) {
       return kEmbeddingTables;
     case Endpoint::kTokenize:
       return kTokenizeTables;
+    case Endpoint::kMessages:
+      return kMessagesTables;
+    case Endpoint::kCountTokens:
+      return kCountTables;
+    case Endpoint::kResponses:
+      return kResponsesTables;
+    case Endpoint::kInputTokens:
+      return kInputTables;
     default:
       return kDetokenizeTables;
   }

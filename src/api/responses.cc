@@ -428,4 +428,20 @@ Result<std::string> ResponseRenderer::body() const {
   return json.dump();
 }
 
+std::unique_ptr<ReplyRenderer> make_renderer(const ApiRequest& request, ReplyContext context) {
+  if (request.endpoint == Endpoint::kMessages)
+    return make_messages_renderer(request, std::move(context));
+  if (request.endpoint == Endpoint::kResponses)
+    return make_responses_renderer(request, std::move(context));
+  return std::make_unique<ResponseRenderer>(request, std::move(context));
+}
+
+std::string count_body(Endpoint endpoint, int64_t tokens) {
+  JsonValue out = JsonValue::object();
+  if (endpoint == Endpoint::kInputTokens)
+    out.set("object", JsonValue::string("response.input_tokens"));
+  out.set("input_tokens", JsonValue::integer(tokens));
+  return out.dump();
+}
+
 }  // namespace tandem::api

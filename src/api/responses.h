@@ -12,6 +12,7 @@
 #include "api/logprobs.h"
 #include "api/openai.h"
 #include "api/reply_reader.h"
+#include "api/reply_renderer.h"
 #include "base/json_value.h"
 #include "base/result.h"
 #include "protocol/token_event.h"
@@ -34,23 +35,23 @@ struct ReplyContext {
 // has the index p * n + c. Streaming: send begin(), then render(p, event) for each event; the one
 // that ends the request also gives the usage chunk and [DONE]. Whole: collect(p, event) for each,
 // then body().
-class ResponseRenderer {
+class ResponseRenderer final : public ReplyRenderer {
  public:
   ResponseRenderer(const ApiRequest& request, ReplyContext context);
 
   // Chat: a role chunk for each choice; completions: the prompt's text when it is echoed without
   // logprobs.
-  std::string begin();
+  std::string begin() override;
   // Zero or more whole SSE frames.
-  std::string render(size_t prompt, const protocol::TokenEvent& event);
+  std::string render(size_t prompt, const protocol::TokenEvent& event) override;
   // True once every choice has finished, or an error came; later events are ignored.
-  bool finished() const { return open_ == 0 || error_.has_value(); }
-  bool failed() const { return error_.has_value(); }
+  bool finished() const override { return open_ == 0 || error_.has_value(); }
+  bool failed() const override { return error_.has_value(); }
 
   // Logprobs beyond some 48 MiB of JSON end the request with answer_too_large().
-  void collect(size_t prompt, const protocol::TokenEvent& event);
+  void collect(size_t prompt, const protocol::TokenEvent& event) override;
   // The JSON object, or the request's error (also when a finish is missing).
-  Result<std::string> body() const;
+  Result<std::string> body() const override;
 
  private:
   struct Choice {
@@ -96,6 +97,12 @@ class ResponseRenderer {
   size_t held_bytes_ = 0;  // of logprobs, whole answers only
   std::optional<Error> error_;
 };
+
+// The other dialects' (messages_reply.cc, responses_reply.cc).
+std::unique_ptr<ReplyRenderer> make_messages_renderer(const ApiRequest& request,
+                                                      ReplyContext context);
+std::unique_ptr<ReplyRenderer> make_responses_renderer(const ApiRequest& request,
+                                                       ReplyContext context);
 
 JsonValue usage_json(const protocol::Usage& usage, int64_t reasoning_tokens = 0);
 

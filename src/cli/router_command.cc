@@ -50,6 +50,8 @@ void RouterFlags::declare(config::Options& options) {
   options.list(admin_keys, "admin-key", "KEY",
                "keys of the routes that change the fleet (/router/workers); none: the API keys");
   options.value(kv_index, "kv-index", "SIZE", "memory for what is known of the workers' caches");
+  options.value(response_store, "response-store", "SIZE",
+                "memory for responses of /v1/responses that others may go on from");
   options.value(heartbeat, "heartbeat", "TIME",
                 "a comment in streams that were silent so long, for proxies that give up; 0: none");
   options.value(retry_percent, "retry-budget", "PERCENT",
@@ -74,6 +76,7 @@ router::RouterOptions RouterFlags::router_options() const {
   options.admission.max_wait = max_queue_wait;
   options.access_log = !quiet;
   options.holders.max_bytes = kv_index.value;
+  options.response_store_bytes = response_store.value;
   options.admin_keys = admin_keys;
   options.heartbeat = heartbeat;
   options.retries.share = retry_percent / 100.0;

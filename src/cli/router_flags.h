@@ -29,6 +29,7 @@ struct RouterFlags {
   int32_t max_inflight_tokens = 0;
   int32_t max_queued = 1024;
   config::Bytes kv_index{size_t{256} << 20};
+  config::Bytes response_store{size_t{64} << 20};
   Duration max_queue_wait = std::chrono::seconds(60);
   int32_t local_prefill_tokens = 256;
   std::vector<std::string> admin_keys;

@@ -7,6 +7,7 @@
 
 #include "protocol/content_id.h"
 #include "router/connectors/leg_body.h"
+#include "router/response_routes.h"
 
 namespace tandem::router {
 
@@ -56,12 +57,16 @@ PromptPrefix tandem_prefix_after(const PrefixHasher& hasher, const ServedModel& 
 
 Result<CheckedRequest> check_tandem_request(const GenerateRoute& route,
                                             std::shared_ptr<const std::string> text,
-                                            const ModelList& models, const PrefixHasher& hasher) {
+                                            const ModelList& models, const PrefixHasher& hasher,
+                                            api::ResponseStore& responses, uint64_t tenant) {
   TANDEM_TRY(body, parse_json(*text));
   if (body.find("tandem") != nullptr) {
     return invalid_request("'tandem' is not a field that clients may set; remove it", "/tandem");
   }
-  TANDEM_TRY(parsed, api::parse_request(*route.endpoint, body));
+  TANDEM_TRY(earlier, earlier_items(responses, body, tenant));
+  const JsonValue items = earlier.empty() ? JsonValue() : *parse_json(earlier);
+  TANDEM_TRY(parsed,
+             api::parse_request(*route.endpoint, body, false, earlier.empty() ? nullptr : &items));
   TANDEM_TRY(model, models.choose(parsed.model));
   TANDEM_TRY(prompts, api::render_prompts(parsed, *model->tokenizer, model->chat_template.get()));
   CheckedRequest checked;
@@ -78,6 +83,13 @@ Result<CheckedRequest> check_tandem_request(const GenerateRoute& route,
   }
   if (prompts.size() > 1) tandem.ids_json = '[' + tandem.ids_json + ']';
   checked.one_worker = api::needs_one_worker(parsed);
+  if (route.endpoint == api::Endpoint::kResponses && parsed.store) {
+    JsonValue added = api::input_items(body);
+    tandem.input = added.dump();
+    JsonValue all = items.is_null() ? JsonValue::array() : items;
+    for (JsonValue& item : added.items()) all.push_back(std::move(item));
+    tandem.conversation = all.dump();
+  }
   checked.prefix = tandem_prefix(hasher, *model, tandem, prompts[0]);
   tandem.prompt = std::move(prompts[0]);
   checked.max_tokens = parsed.sampling.max_tokens;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/openai.h"
+#include "api/response_store.h"
 #include "router/connectors/facts.h"
 #include "router/model_list.h"
 #include "router/prompt_prefix.h"
@@ -27,6 +28,10 @@ struct TandemRequest {
   std::string salt;             // of the prompts' cached KV
   std::vector<int32_t> prompt;  // the first
   std::string ids_json;         // the prompts' ids, shared by every leg's body
+  // Of the Responses dialect, when the response is to be kept: the items of the conversation and
+  // those that this body adds, JSON arrays. Empty: it is not kept.
+  std::string conversation;
+  std::string input;
 };
 
 struct CheckedRequest {
@@ -53,7 +58,8 @@ struct CheckedRequest {
 // Reads, checks, renders and tokenizes a body of Tandem's own model.
 Result<CheckedRequest> check_tandem_request(const GenerateRoute& route,
                                             std::shared_ptr<const std::string> body,
-                                            const ModelList& models, const PrefixHasher& hasher);
+                                            const ModelList& models, const PrefixHasher& hasher,
+                                            api::ResponseStore& responses, uint64_t tenant);
 // An opaque body: nothing is read beyond its facts.
 CheckedRequest check_opaque_request(const GenerateRoute& route,
                                     std::shared_ptr<const std::string> body, BodyFacts facts,

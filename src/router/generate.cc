@@ -5,6 +5,7 @@
 #include "observe/log.h"
 #include "router/error_form.h"
 #include "router/request_run.h"
+#include "router/response_routes.h"
 
 namespace tandem::router {
 
@@ -19,11 +20,15 @@ Error draining_error() { return {503, "draining", "the router is shutting down"}
 
 // DESIGN §5: the first that is present; the body's hints come after.
 std::string affinity_of(const net::HttpRequest& request) {
-  for (const char* const name : {"x-session-affinity", "x-session-id"}) {
+  for (const char* const name : {"x-session-affinity", "thread-id"}) {
     if (const std::string_view value = request.headers.get(name); !value.empty())
       return std::string(value);
   }
-  return {};
+  // An agent's helpers share its session, not its prompt.
+  if (const std::string_view session = request.headers.get("x-claude-code-session-id");
+      !session.empty())
+    return std::string(session) + "/" + std::string(request.headers.get("x-claude-code-agent-id"));
+  return std::string(request.headers.get("x-session-id"));
 }
 
 net::WorkPool::Weight weight_of(const std::string& body) {
@@ -33,14 +38,16 @@ net::WorkPool::Weight weight_of(const std::string& body) {
 
 awaitable<Result<CheckedRequest>> check_tandem(RouterCore& core, GenerateRoute route,
                                                std::shared_ptr<const std::string> body,
-                                               std::shared_ptr<const ModelList> models) {
+                                               std::shared_ptr<const ModelList> models,
+                                               uint64_t tenant) {
   if (!route.endpoint) {
     co_return make_error(501, "not_supported",
                          "this API is not spoken for the model's workers; use "
                          "/v1/chat/completions or /v1/completions");
   }
-  auto work = [route, body, models = std::move(models), hasher = core.holders.hasher()]() {
-    return check_tandem_request(route, body, *models, hasher);
+  auto work = [route, body, models = std::move(models), hasher = core.holders.hasher(), &core,
+               tenant]() {
+    return check_tandem_request(route, body, *models, hasher, core.responses, tenant);
   };
   if (body->size() <= net::kInlineBody) co_return work();
   co_return co_await net::run_on<CheckedRequest>(
@@ -49,9 +56,11 @@ awaitable<Result<CheckedRequest>> check_tandem(RouterCore& core, GenerateRoute r
 
 // Where other engines are served, the facts of a body say whose it is.
 awaitable<Result<CheckedRequest>> check_body(RouterCore& core, GenerateRoute route,
-                                             std::shared_ptr<const std::string> body) {
+                                             std::shared_ptr<const std::string> body,
+                                             uint64_t tenant) {
   const std::shared_ptr<const ModelList> models = core.registry.models();
-  if (!core.registry.any_engine()) co_return co_await check_tandem(core, route, body, models);
+  if (!core.registry.any_engine())
+    co_return co_await check_tandem(core, route, body, models, tenant);
   auto look = [api = route.api, body]() { return read_facts(api, *body); };
   Result<BodyFacts> facts = internal_error("");
   if (body->size() <= kInlineFacts) {
@@ -64,7 +73,7 @@ awaitable<Result<CheckedRequest>> check_body(RouterCore& core, GenerateRoute rou
   Result<ModelList::Pointer> model =
       models->choose(facts->model.empty() ? "default" : facts->model);
   if (!model) co_return tl::unexpected(model.error());
-  if (!(*model)->opaque()) co_return co_await check_tandem(core, route, body, models);
+  if (!(*model)->opaque()) co_return co_await check_tandem(core, route, body, models, tenant);
   PrefixRule rule = core.prefix_rule(**model);
   // Only where events tell of tokens is the prompt worth reading.
   const bool here = rule.block_tokens.empty() || body->size() <= net::kInlineBody;
@@ -76,13 +85,6 @@ awaitable<Result<CheckedRequest>> check_body(RouterCore& core, GenerateRoute rou
   if (here) co_return work();
   co_return co_await net::run_on<CheckedRequest>(core.pool, core.reactor, std::move(work), weight,
                                                  core.options.preparation_timeout);
-}
-
-// Who is asked to share fairly: the holder of a key.
-uint64_t tenant_of(const net::Headers& headers) {
-  std::string_view key = headers.get("authorization");
-  if (key.empty()) key = headers.get("x-api-key");
-  return key.empty() ? 0 : stable_hash(key);
 }
 
 auto admit(RouterCore& core, const net::HttpRequest& request, net::HttpResponder& responder,
@@ -103,7 +105,8 @@ awaitable<Result<CheckedRequest>> check(std::shared_ptr<RouterCore> core, Genera
   if (core->draining) co_return tl::unexpected(draining_error());
   auto body = std::make_shared<const std::string>(std::move(request.body));
   request.body = std::string();
-  Result<CheckedRequest> checked = co_await check_body(*core, route, std::move(body));
+  Result<CheckedRequest> checked =
+      co_await check_body(*core, route, std::move(body), tenant_of(request.headers));
   if (!checked) co_return checked;
   checked->report = request.headers.get("x-tandem-report") == "1" && checked->tandem;
   if (std::string key = affinity_of(request); !key.empty()) checked->affinity_key = std::move(key);

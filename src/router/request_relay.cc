@@ -11,6 +11,7 @@
 #include "router/reply_stream.h"
 #include "router/request_id.h"
 #include "router/request_run.h"
+#include "router/response_routes.h"
 #include "router/worker_errors.h"
 
 namespace tandem::router {
@@ -129,7 +130,8 @@ ReplyRules RequestRun::reply_rules() const {
   rules.input_logprobs = checked_.facts.input_logprobs;
   if (checked_.tandem) {
     rules.tandem = true;
-    rules.hide_usage = !checked_.include_usage && !checked_.report;
+    const bool always = checked_.api == Api::kResponses || checked_.api == Api::kMessages;
+    rules.hide_usage = !always && !checked_.include_usage && !checked_.report;
     if (checked_.report) rules.tandem_report = report();
     return rules;
   }
@@ -137,6 +139,17 @@ ReplyRules RequestRun::reply_rules() const {
   rules.strip.assign(connector().strip.begin(), connector().strip.end());
   if (checked_.facts.return_token_ids) std::erase(rules.strip, "prompt_token_ids");
   return rules;
+}
+
+// The response of a Tandem worker, so that another may go on from it; in a stream's last event or
+// whole.
+void RequestRun::keep(std::string_view json) const {
+  if (!checked_.tandem || checked_.tandem->conversation.empty()) return;
+  const auto reply = parse_json(json);
+  if (!reply) return;
+  const JsonValue* const inner = reply->find("response");
+  keep_response(core_->responses, checked_.tenant, checked_.tandem->conversation,
+                checked_.tandem->input, inner == nullptr ? *reply : *inner);
 }
 
 std::string RequestRun::report() const {
@@ -232,6 +245,7 @@ net::asio::awaitable<void> RequestRun::relay_whole(LegRun& leg, net::ClientHead 
     Result<RewrittenReply> rewritten = leg.rewriter->rewrite(*body, true, truth());
     if (!rewritten) co_return leg_failed(leg, LegFailure::kFailed, rewritten.error());
     if (rewritten->json) *body = std::move(*rewritten->json);
+    keep(*body);
   } else if (model_->opaque() && !is_json_object(*body) &&
              head.headers.get("content-type").starts_with("application/json")) {
     co_return leg_failed(leg, LegFailure::kFailed, {502, "bad_response", "its answer is no JSON"});

@@ -155,6 +155,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   void release_request();
   net::Headers reply_headers(const net::Headers& from) const;
   std::string report() const;
+  void keep(std::string_view json) const;
   const Connector& connector() const { return *model_->connector; }
 
   std::shared_ptr<RouterCore> core_;

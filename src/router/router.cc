@@ -16,6 +16,7 @@
 #include "router/ollama_routes.h"
 #include "router/request_id.h"
 #include "router/request_run.h"
+#include "router/response_routes.h"
 #include "router/router_core.h"
 
 namespace tandem::router {
@@ -105,7 +106,15 @@ awaitable<int> generate_route(CorePointer core, net::HttpRequest& request,
   GenerateRoute route{kApi, {}};
   if (kApi == Api::kChat) route.endpoint = api::Endpoint::kChatCompletions;
   if (kApi == Api::kCompletions) route.endpoint = api::Endpoint::kCompletions;
+  if (kApi == Api::kResponses) route.endpoint = api::Endpoint::kResponses;
+  if (kApi == Api::kMessages) route.endpoint = api::Endpoint::kMessages;
   return generate(std::move(core), route, request, responder);
+}
+
+template <api::Endpoint kEndpoint>
+awaitable<int> count_route(CorePointer core, net::HttpRequest& request,
+                           IdentifiedResponder& responder) {
+  return count_tokens(std::move(core), kEndpoint, request, responder);
 }
 
 awaitable<int> embeddings_route(CorePointer core, net::HttpRequest& request,
@@ -223,7 +232,12 @@ constexpr std::array kRoutes = {
     Route{{"POST", "/v1/embeddings"}, embeddings_route},
     Route{{"POST", "/v1/responses"}, generate_route<Api::kResponses>},
     Route{{"POST", "/v1/messages"}, generate_route<Api::kMessages>},
-    Route{{"POST", "/v1/messages/count_tokens"}, generate_route<Api::kOther>},
+    Route{{"POST", "/v1/messages/count_tokens"}, count_route<api::Endpoint::kCountTokens>},
+    Route{{"POST", "/v1/responses/input_tokens"}, count_route<api::Endpoint::kInputTokens>},
+    Route{{"GET", "/v1/responses"}, no_websocket},
+    Route{{"GET", "/v1/responses/{id}"}, get_response},
+    Route{{"DELETE", "/v1/responses/{id}"}, delete_response},
+    Route{{"GET", "/v1/responses/{id}/input_items"}, list_input_items},
     Route{{"POST", "/generate"}, generate_route<Api::kGenerate>},
     Route{{"POST", "/inference/v1/generate"}, generate_route<Api::kInference>},
     Route{{"POST", "/v1/{any}"}, generate_route<Api::kOther>},
@@ -254,7 +268,8 @@ net::RouteMatch<Route> match(const RouterCore& core, const net::HttpRequest& req
   const bool model =
       request.path.starts_with(kModelPath) && request.path.size() > kModelPath.size();
   if (model) return net::match_route(kRoutes, request.method, "/v1/models/{model}");
-  auto found = net::match_route(kRoutes, request.method, worker_route(request.path));
+  auto found =
+      net::match_route(kRoutes, request.method, worker_route(response_route(request.path)));
   // What other engines have besides is theirs to answer.
   if (found.allow.empty() && core.registry.any_engine() && request.path.starts_with("/v1/") &&
       request.path.find('{') == std::string::npos)

@@ -47,6 +47,7 @@ struct RouterOptions {
   // Of other engines' models: prompts are looked up by their tokens. Nothing: only ids and bytes
   // are.
   std::optional<text::TokenizerSpec> tokenizer;
+  size_t response_store_bytes = 64ULL << 20;                // responses that others may go on from
   Duration poll_interval = std::chrono::milliseconds(500);  // of Tandem's own workers
   Duration poll_timeout = std::chrono::seconds(1);
   Duration health_interval = std::chrono::seconds(1);  // of other engines

@@ -51,7 +51,8 @@ RouterCore::RouterCore(net::Reactor& reactor_in, RouterOptions options_in)
                       feeds.restarted(worker);
                     },
                 .learned = [this](WorkerId worker) { listen(worker); }}),
-      pool(std::clamp(std::thread::hardware_concurrency() / 4, 2U, 8U)) {}
+      pool(std::clamp(std::thread::hardware_concurrency() / 4, 2U, 8U)),
+      responses(options.response_store_bytes) {}
 
 // To what the worker publishes, if it does.
 void RouterCore::listen(WorkerId worker) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/response_store.h"
 #include "net/http_client.h"
 #include "net/work_pool.h"
 #include "router/admission_gate.h"
@@ -52,8 +53,9 @@ struct RouterCore {
   std::vector<WorkerSnapshot> snapshots;  // of the placement that is being made
   net::Deadline drain_limit;
   WorkerRegistry registry;
-  net::WorkPool pool;          // reads and tokenizes what is long
-  std::set<RequestRun*> runs;  // requests with legs, told when a worker goes down
+  net::WorkPool pool;            // reads and tokenizes what is long
+  std::set<RequestRun*> runs;    // requests with legs, told when a worker goes down
+  api::ResponseStore responses;  // of Tandem's own models
   bool draining = false;
   bool closed = false;
   std::time_t created = std::time(nullptr);

@@ -80,6 +80,7 @@ net::asio::awaitable<RequestRun::FrameFate> RequestRun::judge_frame(LegRun& leg,
     if (rewritten->json) {
       fate = FrameFate::kChanged;
       changed = replace_sse_data(frame.raw, *rewritten->json);
+      if (is_last_event(checked_.api, *rewritten->json)) keep(*rewritten->json);
     }
   }
   if (opening && first == FrameFate::kNothing) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "api/embeddings.h"
+#include "api/reply_grammar.h"
 #include "base/reply_text.h"
 #include "numerics/hmac.h"
 #include "worker/routes.h"
@@ -21,6 +22,14 @@ awaitable<void> Worker::Routes::chat(Request& request, Responder& responder) {
 
 awaitable<void> Worker::Routes::completions(Request& request, Responder& responder) {
   return complete(api::Endpoint::kCompletions, request, responder);
+}
+
+awaitable<void> Worker::Routes::responses(Request& request, Responder& responder) {
+  return complete(api::Endpoint::kResponses, request, responder);
+}
+
+awaitable<void> Worker::Routes::messages(Request& request, Responder& responder) {
+  return complete(api::Endpoint::kMessages, request, responder);
 }
 
 awaitable<void> Worker::Routes::embeddings(Request& request, Responder& responder) {
@@ -44,6 +53,11 @@ Result<Worker::Routes::Prepared> Worker::Routes::prepare(api::Endpoint endpoint,
   if (std::binary_search(adapters.begin(), adapters.end(), asked.model)) out.adapter = asked.model;
   out.context.salt = asked.cache_salt;  // an envelope has the router's
   if (asked.envelope) out.context = asked.envelope->context;
+  if (!asked.envelope && !asked.previous_response_id.empty()) {
+    return make_error(400, "previous_response_not_found",
+                      "a worker keeps no responses: ask its router, or send the whole conversation",
+                      "/previous_response_id");
+  }
   if (!asked.envelope && out.adapter.empty() && asked.model != "default" &&
       asked.model != worker.served_.name) {
     return tl::unexpected(api::model_not_found(asked.model));
@@ -60,6 +74,12 @@ Result<Worker::Routes::Prepared> Worker::Routes::prepare(api::Endpoint endpoint,
     return invalid_request("one list of ids is needed for each prompt", "/tandem/prompt_token_ids");
   if (prompts.size() > 1 && leg_of(asked) != LegKind::kUnified)
     return invalid_request("several prompts are not handed off", "/tandem/leg");
+  if (api::is_conversation(endpoint) && !api::only_counts(endpoint)) {
+    const api::Opening opening =
+        worker.served_.format->opening(api::prompt_end(prompts[0], *worker.served_.tokenizer));
+    TANDEM_TRY(grammar, api::reply_grammar(asked, *worker.served_.format, opening));
+    if (grammar) out.asked.grammar = std::move(grammar);
+  }
   out.prompts = std::move(prompts);
   if (asked.grammar) {
     TANDEM_TRY(grammar, worker.engine_->compile_grammar(*asked.grammar));
@@ -80,7 +100,7 @@ protocol::GenerateRequest Worker::Routes::generate_request(Prepared& prepared,
   made.adapter = prepared.adapter;
   made.sampling = prepared.asked.sampling;
   made.grammar = prepared.asked.grammar;
-  if (prepared.asked.endpoint == api::Endpoint::kChatCompletions)
+  if (api::is_conversation(prepared.asked.endpoint))
     made.sampling.kept_tokens = worker.served_.format->kept_tokens(!prepared.asked.tools.is_null());
   made.leg = leg_of(prepared.asked);
   if (prepared.asked.envelope) made.handoff = prepared.asked.envelope->handoff;
@@ -133,14 +153,14 @@ Result<protocol::SequenceId> Worker::Routes::start_embedding(
 awaitable<void> Worker::Routes::complete(api::Endpoint endpoint, Request& request,
                                          Responder& responder) {
   if (worker.draining_) {
-    co_return co_await send_error(responder,
-                                  Error{503, "shutting_down", "This worker is shutting down."});
+    co_return co_await send_error(
+        responder, Error{503, "shutting_down", "This worker is shutting down."}, endpoint);
   }
   auto prepared = co_await off_reactor<Prepared>(
       request, [this, endpoint, trusted = authenticated(request)](const std::string& body) {
         return prepare(endpoint, body, trusted);
       });
-  if (!prepared) co_return co_await send_error(responder, prepared.error());
+  if (!prepared) co_return co_await send_error(responder, prepared.error(), endpoint);
   protocol::RequestContext& context = prepared->context;
   if (context.request_id.empty()) {
     context.request_id = request.headers.get("x-request-id");
@@ -155,7 +175,7 @@ awaitable<void> Worker::Routes::complete(api::Endpoint endpoint, Request& reques
   api::ReplyContext reply = reply_context(*prepared);
   auto events = std::make_shared<Events>(worker.reactor_);
   auto cancel = start(*prepared, events);
-  if (!cancel) co_return co_await send_error(responder, cancel.error());
+  if (!cancel) co_return co_await send_error(responder, cancel.error(), endpoint);
   worker.open_.insert(events);
   responder.on_disconnect([cancel = *cancel, events] {
     cancel();
@@ -164,18 +184,41 @@ awaitable<void> Worker::Routes::complete(api::Endpoint endpoint, Request& reques
   if (endpoint == api::Endpoint::kEmbeddings) {
     co_await embed(prepared->asked, reply, events, until, responder);
   } else if (prepared->asked.stream) {
-    co_await stream({prepared->asked, std::move(reply)}, events, until, responder);
+    co_await stream(api::make_renderer(prepared->asked, std::move(reply)), endpoint, events, until,
+                    responder);
   } else {
-    co_await collect({prepared->asked, std::move(reply)}, events, until, responder);
+    co_await collect(api::make_renderer(prepared->asked, std::move(reply)), endpoint, events, until,
+                     responder);
   }
   worker.open_.erase(events);
   (*cancel)();
 }
 
+namespace {
+
+std::string reply_prefix(api::Endpoint endpoint) {
+  switch (endpoint) {
+    case api::Endpoint::kChatCompletions:
+      return "chatcmpl-";
+    case api::Endpoint::kResponses:
+      return "resp_";
+    case api::Endpoint::kMessages:
+      return "msg_";
+    default:
+      return "cmpl-";
+  }
+}
+
+}  // namespace
+
 api::ReplyContext Worker::Routes::reply_context(const Prepared& prepared) const {
-  const bool chat = prepared.asked.endpoint == api::Endpoint::kChatCompletions;
+  const api::Endpoint endpoint = prepared.asked.endpoint;
+  const bool chat = api::is_conversation(endpoint);
   api::ReplyContext made;
-  made.id = (chat ? "chatcmpl-" : "cmpl-") + prepared.context.request_id;
+  made.id = reply_prefix(endpoint) + prepared.context.request_id;
+  // These ids are names that clients come back with: no two answers may share one.
+  if (endpoint == api::Endpoint::kResponses || endpoint == api::Endpoint::kMessages)
+    made.id = reply_prefix(endpoint) + numerics::random_hex(32);
   made.created = std::time(nullptr);
   made.model = prepared.adapter.empty() ? worker.served_.name : prepared.adapter;
   made.fingerprint = worker.fingerprint_;
@@ -224,32 +267,32 @@ awaitable<void> Worker::Routes::prefill(protocol::GenerateRequest request, Respo
   co_await send_json(responder, 200, body.dump());
 }
 
-awaitable<void> Worker::Routes::stream(api::ResponseRenderer renderer,
-                                       std::shared_ptr<Events> events, TimePoint until,
-                                       Responder& responder) {
+awaitable<void> Worker::Routes::stream(std::unique_ptr<api::ReplyRenderer> renderer,
+                                       api::Endpoint endpoint, std::shared_ptr<Events> events,
+                                       TimePoint until, Responder& responder) {
   auto next = co_await events->next(until);
   if (!next) {
     if (responder.client_gone()) co_return;
-    co_return co_await send_error(responder, out_of_time());
+    co_return co_await send_error(responder, out_of_time(), endpoint);
   }
   // An error before the first byte is an ordinary answer with its own status.
   if (const auto* failed = std::get_if<protocol::ErrorEvent>(&next->event))
-    co_return co_await send_error(responder, failed->error);
+    co_return co_await send_error(responder, failed->error, endpoint);
   net::Headers headers{{"Content-Type", "text/event-stream; charset=utf-8"},
                        {"Cache-Control", "no-cache"}};
   if (!co_await responder.begin_stream(200, std::move(headers))) co_return;
-  std::string bytes = renderer.begin();
+  std::string bytes = renderer->begin();
   while (true) {
-    bytes += renderer.render(next->prompt, next->event);
+    bytes += renderer->render(next->prompt, next->event);
     // Whatever else is ready goes out in the same write.
-    while (!renderer.finished()) {
+    while (!renderer->finished()) {
       auto more = events->try_next();
       if (!more) break;
-      bytes += renderer.render(more->prompt, more->event);
+      bytes += renderer->render(more->prompt, more->event);
     }
     if (!bytes.empty() && !co_await responder.write(bytes)) co_return;
     bytes.clear();
-    if (renderer.finished()) break;
+    if (renderer->finished()) break;
     next = co_await events->next(until);
     if (!next) {
       if (responder.client_gone()) co_return;
@@ -259,19 +302,19 @@ awaitable<void> Worker::Routes::stream(api::ResponseRenderer renderer,
   (void)co_await responder.finish();
 }
 
-awaitable<void> Worker::Routes::collect(api::ResponseRenderer renderer,
-                                        std::shared_ptr<Events> events, TimePoint until,
-                                        Responder& responder) {
-  while (!renderer.finished()) {
+awaitable<void> Worker::Routes::collect(std::unique_ptr<api::ReplyRenderer> renderer,
+                                        api::Endpoint endpoint, std::shared_ptr<Events> events,
+                                        TimePoint until, Responder& responder) {
+  while (!renderer->finished()) {
     auto next = co_await events->next(until);
     if (!next) {
       if (responder.client_gone()) co_return;
-      co_return co_await send_error(responder, out_of_time());
+      co_return co_await send_error(responder, out_of_time(), endpoint);
     }
-    renderer.collect(next->prompt, next->event);
+    renderer->collect(next->prompt, next->event);
   }
-  auto body = renderer.body();
-  if (!body) co_return co_await send_error(responder, body.error());
+  auto body = renderer->body();
+  if (!body) co_return co_await send_error(responder, body.error(), endpoint);
   co_await send_json(responder, 200, std::move(*body));
 }
 

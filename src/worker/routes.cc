@@ -4,6 +4,7 @@
 #include <ctime>
 #include <utility>
 
+#include "api/dialect_errors.h"
 #include "base/reply_text.h"
 #include "numerics/hmac.h"
 #include "text/tokenizer_spec.h"
@@ -18,8 +19,10 @@ awaitable<void> send_json(net::HttpResponder& responder, int status, std::string
   (void)co_await responder.send(status, {{"Content-Type", "application/json"}}, std::move(body));
 }
 
-awaitable<void> send_error(net::HttpResponder& responder, const Error& error) {
-  (void)co_await responder.send(error.status, net::error_headers(error), error_body(error));
+awaitable<void> send_error(net::HttpResponder& responder, const Error& error,
+                           api::Endpoint endpoint) {
+  (void)co_await responder.send(error.status, net::error_headers(error),
+                                api::error_text(endpoint, error));
 }
 
 bool Worker::Routes::authenticated(const Request& request) const {
@@ -48,6 +51,10 @@ net::RouteMatch<Worker::Routes::Row> Worker::Routes::match(const Request& reques
       Row{{"POST", "/v1/chat/completions"}, &Routes::chat},
       Row{{"POST", "/v1/completions"}, &Routes::completions},
       Row{{"POST", "/v1/embeddings"}, &Routes::embeddings},
+      Row{{"POST", "/v1/responses"}, &Routes::responses},
+      Row{{"POST", "/v1/responses/input_tokens"}, &Routes::count<api::Endpoint::kInputTokens>},
+      Row{{"POST", "/v1/messages"}, &Routes::messages},
+      Row{{"POST", "/v1/messages/count_tokens"}, &Routes::count<api::Endpoint::kCountTokens>},
       Row{{"POST", "/tokenize"}, &Routes::tokenize},
       Row{{"POST", "/detokenize"}, &Routes::detokenize},
   };
@@ -151,6 +158,20 @@ awaitable<void> Worker::Routes::tokenize(Request& request, Responder& responder)
       });
   if (!body) co_return co_await send_error(responder, body.error());
   co_await send_json(responder, 200, std::move(*body));
+}
+
+template <api::Endpoint kEndpoint>
+awaitable<void> Worker::Routes::count(Request& request, Responder& responder) {
+  auto body = co_await off_reactor<std::string>(
+      request, [this](const std::string& text) -> Result<std::string> {
+        TANDEM_TRY(prepared, prepare(kEndpoint, text, false));
+        return api::count_body(kEndpoint, static_cast<int64_t>(prepared.prompts[0].size()));
+      });
+  if (body) {
+    co_await send_json(responder, 200, std::move(*body));
+  } else {
+    co_await send_error(responder, body.error(), kEndpoint);
+  }
 }
 
 awaitable<void> Worker::Routes::detokenize(Request& request, Responder& responder) {

@@ -53,13 +53,19 @@ struct Worker::Routes {
   net::asio::awaitable<void> chat(Request& request, Responder& responder);
   net::asio::awaitable<void> completions(Request& request, Responder& responder);
   net::asio::awaitable<void> embeddings(Request& request, Responder& responder);
+  net::asio::awaitable<void> responses(Request& request, Responder& responder);
+  net::asio::awaitable<void> messages(Request& request, Responder& responder);
+  template <api::Endpoint kEndpoint>
+  net::asio::awaitable<void> count(Request& request, Responder& responder);
   net::asio::awaitable<void> complete(api::Endpoint endpoint, Request& request,
                                       Responder& responder);
   Error out_of_time() const;
   net::asio::awaitable<void> prefill(protocol::GenerateRequest request, Responder& responder);
-  net::asio::awaitable<void> stream(api::ResponseRenderer renderer, std::shared_ptr<Events> events,
+  net::asio::awaitable<void> stream(std::unique_ptr<api::ReplyRenderer> renderer,
+                                    api::Endpoint endpoint, std::shared_ptr<Events> events,
                                     TimePoint until, Responder& responder);
-  net::asio::awaitable<void> collect(api::ResponseRenderer renderer, std::shared_ptr<Events> events,
+  net::asio::awaitable<void> collect(std::unique_ptr<api::ReplyRenderer> renderer,
+                                     api::Endpoint endpoint, std::shared_ptr<Events> events,
                                      TimePoint until, Responder& responder);
   net::asio::awaitable<void> embed(const api::ApiRequest& asked, const api::ReplyContext& reply,
                                    std::shared_ptr<Events> events, TimePoint until,
@@ -84,6 +90,7 @@ struct Worker::Routes {
 };
 
 net::asio::awaitable<void> send_json(net::HttpResponder& responder, int status, std::string body);
-net::asio::awaitable<void> send_error(net::HttpResponder& responder, const Error& error);
+net::asio::awaitable<void> send_error(net::HttpResponder& responder, const Error& error,
+                                      api::Endpoint endpoint = api::Endpoint::kChatCompletions);
 
 }  // namespace tandem::worker

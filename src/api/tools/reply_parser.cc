@@ -99,14 +99,6 @@ std::string_view ReplyFormat::reasoning_parser() const {
 
 bool ReplyFormat::has_calls() const { return tools_ != nullptr; }
 
-std::string_view ReplyFormat::reasoning_open() const {
-  return style_.open.empty() ? std::string_view() : style_.open.front().spelling;
-}
-
-std::string_view ReplyFormat::reasoning_close() const {
-  return style_.close.empty() ? std::string_view() : style_.close.front().spelling;
-}
-
 std::vector<int32_t> ReplyFormat::kept_tokens(bool tools) const {
   std::vector<int32_t> out;
   const auto add = [&](const Markers& markers) {

@@ -55,9 +55,8 @@ class ReplyFormat {
   // How a reply begins whose prompt ends with this text (control tokens spelled).
   Opening opening(std::string_view prompt_end) const;
   std::unique_ptr<ReplyMachine> machine(bool tools, Opening opening) const;
-  // The marker that opens reasoning and the one that closes it; empty: none.
-  std::string_view reasoning_open() const;
-  std::string_view reasoning_close() const;
+  const Markers& markers() const { return markers_; }  // of calls, in their family's order
+  const ReasoningStyle& style() const { return style_; }
 
  private:
   ReplyFormat() = default;

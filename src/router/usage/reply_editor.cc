@@ -92,8 +92,14 @@ Result<RewrittenReply> ReplyEditor::run() {
 Status ReplyEditor::edit_tandem(const JsonScan& scan, JsonEdit& edit) {
   const JsonMemberSpan* const usage = scan.find("usage");
   const JsonMemberSpan* const tandem = scan.find("tandem");
-  if (tandem == nullptr || usage == nullptr || usage->kind != Kind::kObject)
-    return bad_response("lacks usage");
+  // A member of that name deeper inside is somebody else's.
+  if (tandem == nullptr && !whole_) return {};
+  const auto counted = [](const JsonMemberSpan* member) {
+    return member != nullptr && member->kind == Kind::kObject;
+  };
+  // The last event of the Responses API holds the whole response, and usage in it.
+  const bool inner = rules_.api == Api::kResponses && !whole_ && counted(scan.find("response"));
+  if (tandem == nullptr || (!inner && !counted(usage))) return bad_response("lacks usage");
   TANDEM_CHECK(read_ids(json_value_of(json_, *tandem), rewriter_.completion_ids_));
   if (rules_.tandem_report.empty()) {
     edit.erase("tandem");
@@ -165,16 +171,20 @@ std::vector<TextEdit> ReplyEditor::edit_usage(const Inside& usage) {
   told.cached_tokens = answer.prompt.cached.value_or(0);
   told.completion_tokens = answer.completion.value_or(0);
   const PromptCounts counts = truth_counts();
+  // Anthropic's API counts cached tokens apart; Tandem's workers tell it so.
+  const bool separate = rules_.tandem && rules_.api == Api::kMessages;
+  if (separate) told.prompt_tokens += told.cached_tokens;
   if (rules_.pair) {
     told.cached_tokens = counts.cached.value_or(0);
     if (counts.prompt) {
       told.prompt_tokens = *counts.prompt;
       // Anthropic's last event may leave it out.
-      if (edit.has(names.prompt)) edit.set(names.prompt, std::to_string(*counts.prompt));
+      const int64_t apart = separate ? told.cached_tokens : 0;
+      if (edit.has(names.prompt)) edit.set(names.prompt, std::to_string(*counts.prompt - apart));
     }
     set_cached(usage, names, edit);
   }
-  const bool total = edit.has("total_tokens") || rules_.tandem;
+  const bool total = edit.has("total_tokens") || (rules_.tandem && rules_.api != Api::kMessages);
   if ((rules_.pair || rules_.tandem) && total && (answer.completion || rules_.tandem)) {
     edit.set("total_tokens", std::to_string(told.prompt_tokens + told.completion_tokens));
   }

@@ -1,0 +1,318 @@
+// Replies of the Responses dialect: output items, each added, filled and done, under one response
+// object that stands in the first and the last event.
+#include <algorithm>
+#include <utility>
+
+#include "api/fields.h"
+#include "api/reply_reader.h"
+#include "api/reply_renderer.h"
+#include "api/responses.h"
+#include "api/responses_readers.h"
+#include "base/reply_text.h"
+
+namespace tandem::api {
+
+namespace {
+
+JsonValue text(std::string value) { return JsonValue::string(std::move(value)); }
+
+class ResponsesRenderer final : public ReplyRenderer {
+ public:
+  ResponsesRenderer(const ApiRequest& request, ReplyContext context)
+      : request_(request),
+        context_(std::move(context)),
+        reader_(context_.reading.empty() ? ReplyReading{} : context_.reading[0], 0),
+        id_(context_.id.substr(context_.id.find('_') + 1)) {}
+
+  std::string begin() override {
+    return response_event("response.created", "in_progress") +
+           response_event("response.in_progress", "in_progress");
+  }
+
+  std::string render(size_t, const protocol::TokenEvent& event) override {
+    std::string out;
+    if (finished()) return out;
+    if (const auto* said = std::get_if<protocol::TextEvent>(&event)) {
+      for (const ReplyEvent& part : reader_.push(*said)) out += take(part);
+    } else if (const auto* end = std::get_if<protocol::FinishEvent>(&event)) {
+      if (end->reason == protocol::FinishReason::kAborted) return fail(aborted());
+      for (const ReplyEvent& part : reader_.finish(end->reason)) out += take(part);
+      const bool cut = end->reason == protocol::FinishReason::kLength;
+      out += close_item(cut ? "incomplete" : "completed");
+      finish_ = *end;
+      out += response_event(cut ? "response.incomplete" : "response.completed",
+                            cut ? "incomplete" : "completed");
+    } else if (const auto* failed_with = std::get_if<protocol::ErrorEvent>(&event)) {
+      return fail(failed_with->error);
+    }
+    return out;
+  }
+
+  bool finished() const override { return finish_.has_value() || error_.has_value(); }
+  bool failed() const override { return error_.has_value(); }
+
+  void collect(size_t prompt, const protocol::TokenEvent& event) override {
+    (void)render(prompt, event);
+  }
+
+  Result<std::string> body() const override {
+    if (error_) return tl::unexpected(*error_);
+    if (!finish_) return internal_error("the answer ended without a finish");
+    const bool cut = finish_->reason == protocol::FinishReason::kLength;
+    JsonValue out = response(cut ? "incomplete" : "completed");
+    add_report(out);
+    return out.dump();
+  }
+
+ private:
+  static Error aborted() {
+    return {503, "request_aborted", "the request was aborted before it finished"};
+  }
+
+  std::string frame(const char* type, JsonValue::Object members) {
+    JsonValue event = JsonValue::object({{"type", text(type)}});
+    event.set("sequence_number", JsonValue::integer(sequence_++));
+    for (auto& [key, value] : members) event.set(key, std::move(value));
+    return "event: " + std::string(type) + "\n" + sse_frame(event);
+  }
+
+  std::string response_event(const char* type, const char* status) {
+    JsonValue::Object members = {{"response", response(status)}};
+    if (finish_ && request_.envelope && request_.envelope->report_tokens)
+      members.emplace_back("tandem", report());
+    return frame(type, std::move(members));
+  }
+
+  std::string fail(Error error) {
+    error_ = std::move(error);
+    std::string out = close_item("incomplete");
+    return out += response_event("response.failed", "failed");
+  }
+
+  JsonValue report() const {
+    return JsonValue::object(
+        {{"completion_token_ids", JsonValue::array({token_array(finish_->completion_tokens)})}});
+  }
+  void add_report(JsonValue& json) const {
+    if (request_.envelope && request_.envelope->report_tokens) json.set("tandem", report());
+  }
+
+  JsonValue usage() const {
+    const protocol::Usage& counted = finish_->usage;
+    JsonValue json = JsonValue::object();
+    json.set("input_tokens", JsonValue::integer(counted.prompt_tokens));
+    json.set("input_tokens_details",
+             JsonValue::object({{"cached_tokens", JsonValue::integer(counted.cached_tokens)}}));
+    json.set("output_tokens", JsonValue::integer(counted.completion_tokens));
+    json.set(
+        "output_tokens_details",
+        JsonValue::object({{"reasoning_tokens", JsonValue::integer(reader_.reasoning_tokens())}}));
+    json.set("total_tokens",
+             JsonValue::integer(int64_t{counted.prompt_tokens} + counted.completion_tokens));
+    return json;
+  }
+
+  JsonValue response(const char* status) const {
+    JsonValue json = JsonValue::object();
+    json.set("id", text(context_.id));
+    json.set("object", text("response"));
+    json.set("created_at", JsonValue::integer(context_.created));
+    json.set("status", text(status));
+    json.set("error", error_ ? JsonValue::object({{"code", text(error_->code)},
+                                                  {"message", text(error_->message)}})
+                             : JsonValue());
+    const bool cut = finish_ && finish_->reason == protocol::FinishReason::kLength;
+    json.set("incomplete_details",
+             cut ? JsonValue::object({{"reason", text("max_output_tokens")}}) : JsonValue());
+    json.set("model", text(context_.model));
+    json.set("output", finished() ? JsonValue::array(items_) : JsonValue::array());
+    // What the client said comes back as it said it.
+    struct Echo {
+      const char* key;
+      const char* absent;
+    };
+    constexpr Echo kEchoes[] = {{"instructions", "null"},
+                                {"max_output_tokens", "null"},
+                                {"metadata", "{}"},
+                                {"parallel_tool_calls", "true"},
+                                {"previous_response_id", "null"},
+                                {"prompt_cache_key", "null"},
+                                {"reasoning", R"({"effort":null,"summary":null})"},
+                                {"store", "true"},
+                                {"temperature", "1.0"},
+                                {"text", R"({"format":{"type":"text"}})"},
+                                {"tool_choice", R"("auto")"},
+                                {"tools", "[]"},
+                                {"top_p", "1.0"},
+                                {"truncation", R"("disabled")"},
+                                {"user", "null"}};
+    for (const Echo& echo : kEchoes) {
+      const JsonValue* said = request_.echo_fields.find(echo.key);
+      json.set(echo.key, said == nullptr || said->is_null() ? *parse_json(echo.absent) : *said);
+    }
+    json.set("usage", finish_ ? usage() : JsonValue());
+    return json;
+  }
+
+  enum class Kind : uint8_t { kNone, kMessage, kReasoning, kFunction, kCustom };
+
+  JsonValue::Object place(bool part) const {
+    JsonValue::Object out = {
+        {"item_id", *item_.find("id")},
+        {"output_index", JsonValue::integer(static_cast<int64_t>(items_.size()))}};
+    if (part) out.emplace_back("content_index", JsonValue::integer(0));
+    return out;
+  }
+
+  static JsonValue::Object with(JsonValue::Object members, const char* key, JsonValue value) {
+    members.emplace_back(key, std::move(value));
+    return members;
+  }
+
+  std::string open_item(Kind kind, const char* prefix, JsonValue::Object members) {
+    std::string out = close_item("completed");
+    kind_ = kind;
+    text_.clear();
+    item_ = JsonValue::object({{"id", text(prefix + id_ + "_" + std::to_string(items_.size()))}});
+    for (auto& [key, value] : members) item_.set(key, std::move(value));
+    return out += frame("response.output_item.added",
+                        {{"output_index", JsonValue::integer(static_cast<int64_t>(items_.size()))},
+                         {"item", item_}});
+  }
+
+  JsonValue part_json() const {
+    if (kind_ == Kind::kReasoning)
+      return JsonValue::object({{"type", text("reasoning_text")}, {"text", text(text_)}});
+    return JsonValue::object({{"type", text("output_text")},
+                              {"text", text(text_)},
+                              {"annotations", JsonValue::array()},
+                              {"logprobs", JsonValue::array()}});
+  }
+
+  std::string add_text(Kind kind, const std::string& some) {
+    std::string out;
+    const bool message = kind == Kind::kMessage;
+    if (kind_ != kind) {
+      if (message) {
+        out = open_item(kind, "msg_",
+                        {{"type", text("message")},
+                         {"status", text("in_progress")},
+                         {"role", text("assistant")},
+                         {"content", JsonValue::array()}});
+      } else {
+        out = open_item(kind, "rs_",
+                        {{"type", text("reasoning")},
+                         {"summary", JsonValue::array()},
+                         {"content", JsonValue::array()},
+                         {"status", text("in_progress")}});
+      }
+      out += frame("response.content_part.added", with(place(true), "part", part_json()));
+    }
+    text_ += some;
+    JsonValue::Object members = with(place(true), "delta", text(some));
+    if (message) members.emplace_back("logprobs", JsonValue::array());
+    return out += frame(message ? "response.output_text.delta" : "response.reasoning_text.delta",
+                        std::move(members));
+  }
+
+  std::string open_call(const CallStart& start) {
+    const auto known = std::ranges::find(request_.tool_names, start.name, &ToolName::told);
+    const bool named = known != request_.tool_names.end();
+    const bool custom = named && known->custom;
+    JsonValue::Object members = {{"type", text(custom ? "custom_tool_call" : "function_call")},
+                                 {"status", text("in_progress")},
+                                 {"call_id", text(start.id)},
+                                 {"name", text(named ? known->name : start.name)},
+                                 {custom ? "input" : "arguments", text("")}};
+    if (named && !known->space.empty()) members.emplace_back("namespace", text(known->space));
+    return open_item(custom ? Kind::kCustom : Kind::kFunction, custom ? "ctc_" : "fc_",
+                     std::move(members));
+  }
+
+  std::string take(const ReplyEvent& event) {
+    if (const auto* said = std::get_if<TextDelta>(&event))
+      return add_text(Kind::kMessage, said->text);
+    if (const auto* thought = std::get_if<ReasoningDelta>(&event))
+      return add_text(Kind::kReasoning, thought->text);
+    if (const auto* start = std::get_if<CallStart>(&event)) return open_call(*start);
+    if (const auto* arguments = std::get_if<CallArguments>(&event)) {
+      text_ += arguments->text;
+      if (kind_ == Kind::kCustom) return {};  // its text is inside the arguments
+      return frame("response.function_call_arguments.delta",
+                   with(place(false), "delta", text(arguments->text)));
+    }
+    return close_item(std::get<CallEnd>(event).complete ? "completed" : "incomplete");
+  }
+
+  std::string close_item(const char* status) {
+    std::string out;
+    switch (std::exchange(kind_, Kind::kNone)) {
+      case Kind::kNone:
+        return out;
+      case Kind::kMessage:
+        kind_ = Kind::kMessage;
+        out += frame("response.output_text.done",
+                     with(with(place(true), "text", text(text_)), "logprobs", JsonValue::array()));
+        out += close_part();
+        break;
+      case Kind::kReasoning:
+        kind_ = Kind::kReasoning;
+        out += frame("response.reasoning_text.done", with(place(true), "text", text(text_)));
+        out += close_part();
+        if (request_.sealed_reasoning) item_.set("encrypted_content", text(seal_reasoning(text_)));
+        break;
+      case Kind::kFunction:
+        item_.set("arguments", text(text_));
+        out +=
+            frame("response.function_call_arguments.done",
+                  with(with(place(false), "name", *item_.find("name")), "arguments", text(text_)));
+        break;
+      case Kind::kCustom:
+        out += close_custom();
+        break;
+    }
+    kind_ = Kind::kNone;
+    item_.set("status", text(status));
+    out += frame("response.output_item.done",
+                 {{"output_index", JsonValue::integer(static_cast<int64_t>(items_.size()))},
+                  {"item", item_}});
+    items_.push_back(std::move(item_));
+    return out;
+  }
+
+  std::string close_part() {
+    *item_.find("content") = JsonValue::array({part_json()});
+    return frame("response.content_part.done", with(place(true), "part", part_json()));
+  }
+
+  std::string close_custom() {
+    const auto arguments = parse_json(text_);
+    const JsonValue* given = arguments ? arguments->find("input") : nullptr;
+    const std::string input = given != nullptr && given->is_string() ? given->as_string() : text_;
+    item_.set("input", text(input));
+    return frame("response.custom_tool_call_input.delta",
+                 with(place(false), "delta", text(input))) +
+           frame("response.custom_tool_call_input.done", with(place(false), "input", text(input)));
+  }
+
+  const ApiRequest request_;
+  const ReplyContext context_;
+  ReplyReader reader_;
+  const std::string id_;  // what all ids of this reply share
+  int64_t sequence_ = 0;
+  JsonValue::Array items_;  // done
+  JsonValue item_;          // open
+  Kind kind_ = Kind::kNone;
+  std::string text_;  // of the open item
+  std::optional<protocol::FinishEvent> finish_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+std::unique_ptr<ReplyRenderer> make_responses_renderer(const ApiRequest& request,
+                                                       ReplyContext context) {
+  return std::make_unique<ResponsesRenderer>(request, std::move(context));
+}
+
+}  // namespace tandem::api
