@@ -5,13 +5,12 @@ import json
 import pytest
 
 from agent_scripts import TEMPLATE, WEATHER, call, think
-from servers import Stream, chat, events, request
+from servers import events, request
 
 pytestmark = pytest.mark.quick
 
 REPLIES = [
     {"when": "two parts", "reply": think("Write.") + call("get_weather", city="A") + call("get_weather", city="B")},
-    {"when": "stop here", "tokens": []},
     {"when": "own fox", "reply": "the quick own fox jumps"},
     {"when": "18 degrees", "reply": "Done."},
     {"reply": "Hello there, all is well."},
@@ -92,7 +91,7 @@ def test_a_stream_says_what_the_whole_answer_says_at_every_length(up, path):
             two = streamed(path, data(ask(up.url, path, {**body, "stream": True})))
             assert one == two, (path, text, length)
             cut = {"/v1/chat/completions": "length", "/v1/messages": "max_tokens", "/v1/responses": "incomplete"}[path]
-            assert length > 60 or one[3] == cut, (length, one)
+            assert text == "hello" or length > 60 or one[3] == cut, (length, one)
 
 
 @pytest.mark.parametrize("path", APIS)

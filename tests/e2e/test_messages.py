@@ -6,7 +6,7 @@ import anthropic
 import pytest
 
 from agent_scripts import TEMPLATE, call, think
-from servers import Cluster, connect, request
+from servers import connect, request
 
 pytestmark = pytest.mark.quick
 
