@@ -1,0 +1,82 @@
+"""Whole agents against `tandem up` with a scripted model: canitoolcall's live probe, and agent packages where they are installed."""
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+
+from agent_scripts import TEMPLATE, call
+
+pytestmark = pytest.mark.quick
+
+NOTE = "Café ☕ in 東京 — naïve résumé 🚀"
+REPLIES = [
+    {"when": '"temp_c": 18', "reply": "It is 18 degrees and clear in Paris."},
+    {"when": "weather-is-18", "reply": "It is 18 degrees."},
+    {"when": "agent-task", "reply": call("get_weather", city="Paris")},
+    {"when": "Paris and in Tokyo", "reply": call("get_weather", city="Paris") + "\n" + call("get_weather", city="Tokyo")},
+    {"when": "17 + 25", "reply": "42"},
+    {"when": "Design review", "reply": call("create_event", title="Design review", start="2026-10-01T15:00:00Z",
+                                            attendees=[{"name": "Ana", "email": "ana@example.com"}, {"name": "Bo", "email": "bo@example.com"}],
+                                            location={"city": "Berlin", "room": "4.12"})},
+    {"when": "Grüße aus Zürich", "reply": call("save_note", title="Grüße aus Zürich", body=NOTE)},
+    {"when": "time is it", "reply": call("get_server_time")},
+    {"when": "Lisbon", "reply": call("get_weather", city="Lisbon")},
+    {"when": "9.11 or 9.9", "reply": "<think>\n9.9 is 9.90.\n</think>\n\n" + call("record_answer", answer="9.9")},
+    {"when": "weather in Paris", "reply": call("get_weather", city="Paris")},
+    {"reply": "Hello."},
+]
+
+
+@pytest.fixture(scope="module")
+def up(module_launch, write_script, tmp_path_factory):
+    script = write_script(tmp_path_factory.mktemp("script"), REPLIES, chat_template=TEMPLATE)
+    return module_launch("up", "up", script, "--port", "0").wait_ready()
+
+
+def test_the_live_probe(up):
+    pytest.importorskip("canitoolcall")
+    done = subprocess.run([sys.executable, "-m", "canitoolcall", "probe", "--base-url", up.url + "/v1", "--model", "default"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_openai_agents(up, api):
+    agents = pytest.importorskip("agents", reason="openai-agents is not installed")
+    if not hasattr(agents, "Runner"):
+        pytest.skip("openai-agents is not installed")
+    import openai
+    agents.set_tracing_disabled(True)
+    client = openai.AsyncOpenAI(base_url=up.url + "/v1", api_key="unused", max_retries=0)
+    kind = agents.OpenAIChatCompletionsModel if api == "chat" else agents.OpenAIResponsesModel
+
+    @agents.function_tool
+    def get_weather(city: str) -> str:
+        """The weather."""
+        return "weather-is-18" if city == "Paris" else "?"
+
+    agent = agents.Agent(name="a", model=kind(model="default", openai_client=client), tools=[get_weather])
+    assert asyncio.run(agents.Runner.run(agent, "agent-task")).final_output == "It is 18 degrees."
+
+    async def streamed():
+        running = agents.Runner.run_streamed(agent, "agent-task")
+        async for _ in running.stream_events():
+            pass
+        return running.final_output
+
+    assert asyncio.run(streamed()) == "It is 18 degrees."
+
+
+def test_pydantic_ai(up):
+    pydantic_ai = pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+    agent = pydantic_ai.Agent(OpenAIChatModel("default", provider=OpenAIProvider(base_url=up.url + "/v1", api_key="unused")))
+
+    @agent.tool_plain
+    def get_weather(city: str) -> str:
+        return "weather-is-18"
+
+    assert asyncio.run(agent.run("agent-task")).output == "It is 18 degrees."
