@@ -1,7 +1,6 @@
 """Whole agents against `tandem up` with a scripted model: canitoolcall's live probe, and agent packages where they are installed."""
 
 import asyncio
-import json
 import subprocess
 import sys
 
@@ -58,15 +57,15 @@ def test_openai_agents(up, api):
         return "weather-is-18" if city == "Paris" else "?"
 
     agent = agents.Agent(name="a", model=kind(model="default", openai_client=client), tools=[get_weather])
-    assert asyncio.run(agents.Runner.run(agent, "agent-task")).final_output == "It is 18 degrees."
 
-    async def streamed():
+    async def both():
+        whole = await agents.Runner.run(agent, "agent-task")
         running = agents.Runner.run_streamed(agent, "agent-task")
         async for _ in running.stream_events():
             pass
-        return running.final_output
+        return whole.final_output, running.final_output
 
-    assert asyncio.run(streamed()) == "It is 18 degrees."
+    assert asyncio.run(both()) == ("It is 18 degrees.", "It is 18 degrees.")
 
 
 def test_pydantic_ai(up):
