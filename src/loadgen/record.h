@@ -2,7 +2,8 @@
 //
 // Definitions are those of the benchmark clients of vLLM and SGLang:
 //   TTFT  request written to first piece of the answer (a piece carries text, reasoning or a part
-//         of a tool call; the opening role chunk does not count);
+//         of a tool call; the opening role chunk, which vLLM's takes for the first, does not
+//         count);
 //   ITL   between two pieces of one answer;
 //   E2E   request written to last piece;
 //   TPOT  (E2E - TTFT) / (output tokens - 1), of answers with at least two tokens.

@@ -178,7 +178,8 @@ JsonValue goodput_json(const Summary& summary) {
 std::string_view definitions() {
   return "Definitions as in the benchmark clients of vLLM and SGLang: TTFT is from the request "
          "being "
-         "sent to the first piece with content, ITL between two pieces of one answer, E2E from the "
+         "sent to the first piece with content (the opening role chunk, which vLLM's client takes "
+         "for the first, does not count), ITL between two pieces of one answer, E2E from the "
          "request to its last piece, TPOT = (E2E - TTFT) / (output tokens - 1); percentiles "
          "interpolate linearly (numpy's default); throughput counts completed requests, from the "
          "first request sent to the last one's end. Failed requests enter no latency.";
