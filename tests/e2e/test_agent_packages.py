@@ -14,6 +14,8 @@ NOTE = "Café ☕ in 東京 — naïve résumé 🚀"
 REPLIES = [
     {"when": '"temp_c": 18', "reply": "It is 18 degrees and clear in Paris."},
     {"when": "weather-is-18", "reply": "It is 18 degrees."},
+    {"when": "file-was-made", "reply": call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")},
+    {"when": "swe-task", "reply": call("bash", command="echo done > made.txt && echo file-was-made")},
     {"when": "agent-task", "reply": call("get_weather", city="Paris")},
     {"when": "Paris and in Tokyo", "reply": call("get_weather", city="Paris") + "\n" + call("get_weather", city="Tokyo")},
     {"when": "17 + 25", "reply": "42"},
@@ -79,3 +81,17 @@ def test_pydantic_ai(up):
         return "weather-is-18"
 
     assert asyncio.run(agent.run("agent-task")).output == "It is 18 degrees."
+
+
+def test_mini_swe_agent(up, tmp_path, monkeypatch):
+    pytest.importorskip("minisweagent", reason="mini-swe-agent is not installed")
+    monkeypatch.setenv("MSWEA_COST_TRACKING", "ignore_errors")
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    from minisweagent.agents.default import DefaultAgent
+    from minisweagent.environments.local import LocalEnvironment
+    from minisweagent.models.litellm_model import LitellmModel
+    model = LitellmModel(model_name="openai/default", cost_tracking="ignore_errors", model_kwargs={
+        "api_base": up.url + "/v1", "api_key": "unused", "temperature": 0.0})
+    agent = DefaultAgent(model, LocalEnvironment(cwd=str(tmp_path)), system_template="You use bash.", instance_template="{{task}}", step_limit=5)
+    agent.run("swe-task")
+    assert (tmp_path / "made.txt").read_text() == "done\n"
