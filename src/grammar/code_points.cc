@@ -236,7 +236,7 @@ RegexId spell_utf8(RegexStore& store, const CodePoints& set) {
     }
   }
   if (!ascii.empty()) parts.push_back(store.bytes(ascii));
-  return store.either(std::move(parts));
+  return store.either(parts);
 }
 
 bool is_escaped(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }

@@ -65,7 +65,7 @@ RegexId whole_range(RegexStore& store, const std::string& low, const std::string
     const std::string to = size == high.size() ? high : std::string(size, '9');
     if (compare_whole(from, to) <= 0) parts.push_back(same_length(store, from, to));
   }
-  return store.either(std::move(parts));
+  return store.either(parts);
 }
 
 std::string plus_one(std::string value) {
@@ -157,7 +157,7 @@ RegexId magnitudes(RegexStore& store, const Magnitudes& range) {
   if (!range.low.value.is_zero() || range.low.exclusive)
     parts.push_back(at_least(store, range.low, most));
   if (range.high) parts.push_back(at_most(store, *range.high, most));
-  return store.both(std::move(parts));
+  return store.both(parts);
 }
 
 Bound mirrored(const Bound& bound) {
@@ -274,7 +274,7 @@ std::optional<RegexId> number_regex(RegexStore& store, const NumberRules& rules)
   const auto build = [&](const Magnitudes& range) {
     std::vector<RegexId> parts = steps;
     parts.push_back(rules.integer ? whole_magnitudes(store, range) : magnitudes(store, range));
-    return store.both(std::move(parts));
+    return store.both(parts);
   };
   std::vector<RegexId> out;
   if (!rules.highest || !rules.highest->value.negative) {
@@ -290,7 +290,7 @@ std::optional<RegexId> number_regex(RegexStore& store, const NumberRules& rules)
     const bool none = range.high && compare(range.low.value, range.high->value) > 0;
     if (!none) out.push_back(store.concat(minus, build(range)));
   }
-  return store.either(std::move(out));
+  return store.either(out);
 }
 
 }  // namespace tandem::grammar

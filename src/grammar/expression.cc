@@ -110,8 +110,7 @@ class Builder {
       TANDEM_TRY(one, node(part));
       out.push_back(one);
     }
-    return expression.kind == Kind::kChoice ? to_.program.choice(std::move(out))
-                                            : to_.program.sequence(std::move(out));
+    return expression.kind == Kind::kChoice ? to_.program.choice(out) : to_.program.sequence(out);
   }
 
   Result<RegexId> terminal(const std::string& name) {
@@ -175,7 +174,7 @@ class Builder {
       TANDEM_TRY(one, regex(part));
       out.push_back(one);
     }
-    return expression.kind == Kind::kChoice ? store().either(std::move(out)) : store().concat(out);
+    return expression.kind == Kind::kChoice ? store().either(out) : store().concat(out);
   }
 
   FrontEnd& to_;

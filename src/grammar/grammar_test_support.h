@@ -38,7 +38,7 @@ struct TestVocabulary {
 };
 
 inline std::shared_ptr<const Vocabulary> test_vocabulary() {
-  static const auto vocabulary = [] {
+  static const auto kVocabulary = [] {
     VocabularyTable table;
     for (int byte = 0; byte < 256; ++byte) table.bytes.emplace_back(1, static_cast<char>(byte));
     table.bytes.resize(259);
@@ -47,7 +47,7 @@ inline std::shared_ptr<const Vocabulary> test_vocabulary() {
     table.end_of_generation = {TestVocabulary::kEos};
     return std::make_shared<const Vocabulary>(std::move(table));
   }();
-  return vocabulary;
+  return kVocabulary;
 }
 
 inline Result<std::shared_ptr<const Grammar>> compile_text(protocol::GrammarKind kind,

@@ -67,7 +67,7 @@ NodeId Program::tokens(std::vector<int32_t> tokens) {
   return add(node);
 }
 
-NodeId Program::sequence(std::vector<NodeId> parts) {
+NodeId Program::sequence(const std::vector<NodeId>& parts) {
   std::vector<NodeId> flat;
   const auto take = [&](NodeId part) {
     if (part == kNothing) return;
@@ -97,7 +97,7 @@ NodeId Program::sequence(std::vector<NodeId> parts) {
   return add(node, flat);
 }
 
-NodeId Program::choice(std::vector<NodeId> parts) {
+NodeId Program::choice(const std::vector<NodeId>& parts) {
   std::vector<NodeId> flat;
   for (const NodeId part : parts) {
     if (part == kNever) continue;
@@ -268,9 +268,10 @@ NodeId Program::without_left(NodeId id, RuleId rule, std::vector<NodeId>& tails,
   }
   if (node.kind == Kind::kChoice) {
     std::vector<NodeId> parts;
+    parts.reserve(node.b);
     for (uint32_t i = 0; i < node.b; ++i)
       parts.push_back(without_left(children_[node.a + i], rule, tails, depth + 1));
-    return choice(std::move(parts));
+    return choice(parts);
   }
   if (node.kind == Kind::kSequence && !nodes_[child(node, 0)].nullable) {
     std::vector<NodeId> own;
@@ -281,10 +282,10 @@ NodeId Program::without_left(NodeId id, RuleId rule, std::vector<NodeId>& tails,
     for (const NodeId tail : own) {
       std::vector<NodeId> whole{tail};
       whole.insert(whole.end(), rest.begin(), rest.end());
-      tails.push_back(sequence(std::move(whole)));
+      tails.push_back(sequence(whole));
     }
     rest.insert(rest.begin(), head);
-    return sequence(std::move(rest));
+    return sequence(rest);
   }
   std::vector<RuleId> first;
   leftmost(id, first);
@@ -328,7 +329,7 @@ Status Program::remove_left_recursion() {
     const NodeId rest = without_left(rules_[rule], rule, tails, 0);
     std::erase(tails, kNothing);
     if (rewritten_) {
-      rules_[rule] = sequence({rest, repeat(choice(std::move(tails)), 0, kUnbounded)});
+      rules_[rule] = sequence({rest, repeat(choice(tails), 0, kUnbounded)});
       settle();
     }
     if (!rewritten_ || reaches(rule, rule)) {

@@ -52,8 +52,8 @@ class Program {
   NodeId lexeme(RegexId regex);
   NodeId literal(std::string_view text);
   NodeId tokens(std::vector<int32_t> tokens);
-  NodeId sequence(std::vector<NodeId> parts);
-  NodeId choice(std::vector<NodeId> parts);
+  NodeId sequence(const std::vector<NodeId>& parts);
+  NodeId choice(const std::vector<NodeId>& parts);
   NodeId repeat(NodeId inner, uint32_t min, uint32_t max);
   NodeId optional(NodeId inner) { return repeat(inner, 0, 1); }
   RuleId new_rule(std::string name = {});

@@ -144,7 +144,7 @@ RegexId RegexStore::derive_concat(RegexId id, uint8_t byte) {
     if (!nodes_[node.a].nullable) break;
     id = node.b;
   }
-  return parts.size() == 1 ? parts.front() : either(std::move(parts));
+  return parts.size() == 1 ? parts.front() : either(parts);
 }
 
 RegexId RegexStore::compute_derivative(RegexId id, uint8_t byte) {
@@ -167,7 +167,7 @@ RegexId RegexStore::compute_derivative(RegexId id, uint8_t byte) {
         if (node.op == Op::kBoth && part == kNoMatch) return kNoMatch;
         if (part != kNoMatch) parts.push_back(part);
       }
-      return node.op == Op::kEither ? either(std::move(parts)) : both(std::move(parts));
+      return node.op == Op::kEither ? either(parts) : both(parts);
     }
     case Op::kNot:
       return negate(derive(node.a, byte));
@@ -273,9 +273,10 @@ RegexId RegexStore::without_last(RegexId id, uint8_t byte) {
     case Op::kEither:
     case Op::kBoth: {
       std::vector<RegexId> parts;
+      parts.reserve(node.b);
       for (uint32_t i = 0; i < node.b; ++i)
         parts.push_back(without_last(children_[node.a + i], byte));
-      return node.op == Op::kEither ? either(std::move(parts)) : both(std::move(parts));
+      return node.op == Op::kEither ? either(parts) : both(parts);
     }
     case Op::kNot:
       return negate(without_last(node.a, byte));

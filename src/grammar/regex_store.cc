@@ -21,13 +21,13 @@ struct HashKey {
   uint64_t high;
 };
 const HashKey& hash_key() {
-  static const HashKey key = [] {
+  static const HashKey kKey = [] {
     const std::string bytes = numerics::random_bytes(sizeof(HashKey));
     HashKey out{};
     std::memcpy(&out, bytes.data(), sizeof out);
     return out;
   }();
-  return key;
+  return kKey;
 }
 
 struct Hasher {
@@ -195,7 +195,7 @@ RegexId literal_tree(RegexStore& store, std::span<const std::string> texts, size
                                  literal_tree(store, texts.subspan(at, end - at), depth + 1)));
     at = end;
   }
-  return store.either(std::move(parts));
+  return store.either(parts);
 }
 
 }  // namespace
@@ -264,16 +264,16 @@ RegexId RegexStore::factor(std::vector<RegexId>& parts) {
       std::vector<RegexId> tails;
       for (size_t i = at; i < end; ++i) tails.push_back(tail(by_head[i]));
       const RegexId shared = head(by_head[at]);
-      out.push_back(concat(shared, either(std::move(tails))));
+      out.push_back(concat(shared, either(tails)));
       joined = true;
     }
     at = end;
   }
   parts = std::move(out);
-  return joined ? either(std::move(parts)) : kNone;
+  return joined ? either(parts) : kNone;
 }
 
-RegexId RegexStore::either(std::vector<RegexId> parts) {
+RegexId RegexStore::either(const std::vector<RegexId>& parts) {
   std::vector<RegexId> flat;
   ByteSet set;
   bool has_set = false;
@@ -319,7 +319,7 @@ RegexId RegexStore::either(std::vector<RegexId> parts) {
   return intern(node, flat);
 }
 
-RegexId RegexStore::both(std::vector<RegexId> parts) {
+RegexId RegexStore::both(const std::vector<RegexId>& parts) {
   std::vector<RegexId> flat;
   std::optional<ByteSet> set;
   const auto take = [&](RegexId id) {

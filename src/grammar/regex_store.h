@@ -52,8 +52,8 @@ class RegexStore {
   RegexId concat(std::initializer_list<RegexId> parts) {
     return concat(std::span(parts.begin(), parts.size()));
   }
-  RegexId either(std::vector<RegexId> parts);
-  RegexId both(std::vector<RegexId> parts);
+  RegexId either(const std::vector<RegexId>& parts);
+  RegexId both(const std::vector<RegexId>& parts);
   RegexId negate(RegexId inner);
   RegexId repeat(RegexId inner, uint32_t min, uint32_t max);
   RegexId star(RegexId inner) { return repeat(inner, 0, kUnbounded); }

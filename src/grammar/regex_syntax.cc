@@ -15,18 +15,18 @@ Pattern of_set(CodePoints set) {
 }
 
 const CodePoints& space_set() {
-  static const CodePoints set = {
+  static const CodePoints kSet = {
       {9, 13},          {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
       {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-  return set;
+  return kSet;
 }
 const CodePoints& word_set() {
-  static const CodePoints set = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-  return set;
+  static const CodePoints kSet = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+  return kSet;
 }
 const CodePoints& line_ends() {
-  static const CodePoints set = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
-  return set;
+  static const CodePoints kSet = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
+  return kSet;
 }
 
 class Parser {
@@ -390,7 +390,7 @@ RegexId lower(RegexStore& store, const Pattern& pattern, Spelling spelling) {
       std::vector<RegexId> parts;
       parts.reserve(pattern.parts.size());
       for (const Pattern& part : pattern.parts) parts.push_back(lower(store, part, spelling));
-      return pattern.kind == Kind::kChoice ? store.either(std::move(parts)) : store.concat(parts);
+      return pattern.kind == Kind::kChoice ? store.either(parts) : store.concat(parts);
     }
   }
   return kNoMatch;
@@ -445,7 +445,7 @@ Result<RegexId> match_whole(RegexStore& store, const Pattern& pattern, Spelling 
     TANDEM_TRY(matched, match_whole(store, part, spelling));
     parts.push_back(matched);
   }
-  return store.either(std::move(parts));
+  return store.either(parts);
 }
 
 RegexId match_within(RegexStore& store, const Pattern& pattern, Spelling spelling) {
@@ -457,8 +457,9 @@ RegexId match_within(RegexStore& store, const Pattern& pattern, Spelling spellin
   }
   if (pattern.kind == Kind::kChoice) {
     std::vector<RegexId> parts;
+    parts.reserve(pattern.parts.size());
     for (const Pattern& part : pattern.parts) parts.push_back(match_within(store, part, spelling));
-    return store.either(std::move(parts));
+    return store.either(parts);
   }
   // In general the text stands between two bytes that anchors match, taken off afterwards.
   const RegexId begin = store.bytes(ByteSet::of(kBeginByte));

@@ -112,7 +112,7 @@ bool SchemaCompiler::within(uint32_t scope, uint32_t ancestor) const {
   return scope == ancestor;
 }
 
-Result<NodeId> SchemaCompiler::compile(Conjunction conjunction) {
+Result<NodeId> SchemaCompiler::compile(const Conjunction& conjunction) {
   // The set is the key; its order is that of the properties.
   Conjunction key = conjunction;
   std::sort(key.begin(), key.end());
@@ -132,7 +132,7 @@ Result<NodeId> SchemaCompiler::compile(Conjunction conjunction) {
   TANDEM_CHECK(to_.check_limits());
   Known& entry = known_[std::move(key)];
   ++depth_;
-  auto built = build(std::move(conjunction));
+  auto built = build(conjunction);
   --depth_;
   if (!built) return built;
   if (entry.rule) {
@@ -144,7 +144,7 @@ Result<NodeId> SchemaCompiler::compile(Conjunction conjunction) {
   return *entry.node;
 }
 
-Result<NodeId> SchemaCompiler::build(Conjunction conjunction) {
+Result<NodeId> SchemaCompiler::build(const Conjunction& conjunction) {
   // In the order in which schemas were written, since that is the order of properties.
   Conjunction items;
   TANDEM_TRY(possible, flatten(conjunction, items));
@@ -157,6 +157,7 @@ Result<NodeId> SchemaCompiler::build(Conjunction conjunction) {
   if (!facts.enums.empty()) {
     TANDEM_TRY(values, allowed_values(items, facts));
     std::vector<std::string> texts;
+    texts.reserve(values.size());
     for (const JsonValue* value : values) texts.push_back(text_of(*value));
     return program.lexeme(regex().literals(std::move(texts)));
   }
@@ -189,7 +190,7 @@ Result<NodeId> SchemaCompiler::build(Conjunction conjunction) {
     TANDEM_TRY(object, build_object(items, facts));
     parts.push_back(object);
   }
-  return program.choice(std::move(parts));
+  return program.choice(parts);
 }
 
 Result<std::optional<SchemaCompiler::Disjunction>> SchemaCompiler::find_disjunction(
@@ -224,10 +225,10 @@ Result<NodeId> SchemaCompiler::build_choice(const Conjunction& items, const Disj
   if (split.bit == kAnyOf && source_.uses_unevaluated()) return build_subsets(rest, split, scope);
   std::vector<NodeId> parts;
   for (Conjunction& branch : branches) {
-    TANDEM_TRY(part, compile(std::move(branch)));
+    TANDEM_TRY(part, compile(branch));
     parts.push_back(part);
   }
-  return to_.program.choice(std::move(parts));
+  return to_.program.choice(parts);
 }
 
 Result<NodeId> SchemaCompiler::build_subsets(const Conjunction& rest, const Disjunction& split,
@@ -242,10 +243,10 @@ Result<NodeId> SchemaCompiler::build_subsets(const Conjunction& rest, const Disj
     for (size_t i = 0; i < branches.size(); ++i) {
       if ((subset >> i & 1) != 0) with.push_back({&branches[i], 0, scope});
     }
-    TANDEM_TRY(part, compile(std::move(with)));
+    TANDEM_TRY(part, compile(with));
     parts.push_back(part);
   }
-  return to_.program.choice(std::move(parts));
+  return to_.program.choice(parts);
 }
 
 // Exactly one branch holds when no value satisfies two of them.
@@ -261,7 +262,7 @@ Status SchemaCompiler::check_disjoint(const Conjunction& rest, const Disjunction
       }
       Conjunction two = branches[a];
       two.push_back(branches[b].back());
-      TANDEM_TRY(node, compile(std::move(two)));
+      TANDEM_TRY(node, compile(two));
       if (node == kNever || !to_.program.derives_anything(node)) continue;
       overlap = "branches " + std::to_string(a) + " and " + std::to_string(b) + " overlap";
       break;

@@ -100,8 +100,8 @@ class SchemaCompiler {
                                 const std::string& why = {}) const;
 
   // schema_compiler.cc: conjunctions.
-  Result<NodeId> compile(Conjunction conjunction);
-  Result<NodeId> build(Conjunction items);
+  Result<NodeId> compile(const Conjunction& conjunction);
+  Result<NodeId> build(const Conjunction& conjunction);
   Result<bool> flatten(const Conjunction& from, Conjunction& out);  // false: nothing satisfies it
   Status check_keywords(const JsonValue& schema) const;
   struct Disjunction {
@@ -127,7 +127,7 @@ class SchemaCompiler {
   Status gather_sizes(const JsonValue& schema, Facts& facts) const;
   Status read_size(const JsonValue& schema, const char* keyword, uint32_t& out, bool least) const;
   Result<RegexId> content_regex(const StringRules& rules, Spelling spelling);
-  Result<RegexId> string_content(Conjunction conjunction, Spelling spelling);
+  Result<RegexId> string_content(const Conjunction& conjunction, Spelling spelling);
 
   // schema_values.cc: enum and const, and whether a value satisfies a conjunction.
   Result<std::vector<const JsonValue*>> allowed_values(const Conjunction& items,

@@ -73,7 +73,7 @@ Result<NodeId> SchemaCompiler::build_array(const Conjunction& items, const Facts
   std::vector<NodeId> first;
   for (size_t i = 0; i < prefix && i < max; ++i) {
     TANDEM_TRY(schema, element(items, i));
-    TANDEM_TRY(node, compile(std::move(schema)));
+    TANDEM_TRY(node, compile(schema));
     if (node == kNever) {
       max = static_cast<uint32_t>(i);
       break;
@@ -83,7 +83,7 @@ Result<NodeId> SchemaCompiler::build_array(const Conjunction& items, const Facts
   NodeId rest = kNever;
   if (max > first.size()) {
     TANDEM_TRY(schema, element(items, prefix));
-    TANDEM_TRY(node, compile(std::move(schema)));
+    TANDEM_TRY(node, compile(schema));
     rest = node;
   }
   const auto count = static_cast<uint32_t>(first.size());
@@ -207,10 +207,11 @@ Result<NodeId> SchemaCompiler::other_properties(const Conjunction& items,
   }
   if (!known.empty()) {
     std::vector<std::string> texts;
+    texts.reserve(known.size());
     for (const std::string& name : known) texts.push_back(spell(name, Spelling::kJson));
     names.push_back(regex().negate(regex().literals(std::move(texts))));
   }
-  std::vector<Kind> kinds{{regex().both(std::move(names)), {}}};
+  std::vector<Kind> kinds{{regex().both(names), {}}};
   size_t patterns = 0;
   for (const Item& item : items) {
     const JsonValue* rules = item.schema->find("patternProperties");
@@ -235,13 +236,13 @@ Result<NodeId> SchemaCompiler::other_properties(const Conjunction& items,
   std::vector<NodeId> pairs;
   for (const Kind& kind : kinds) {
     TANDEM_TRY(schema, property(items, nullptr, kind.matched));
-    TANDEM_TRY(value, compile(std::move(schema)));
+    TANDEM_TRY(value, compile(schema));
     if (value == kNever) continue;
     const RegexId key =
         regex().concat({regex().literal("\""), kind.names, regex().literal("\"" + colon())});
     pairs.push_back(program.sequence({program.lexeme(key), value}));
   }
-  return program.choice(std::move(pairs));
+  return program.choice(pairs);
 }
 
 Result<SchemaCompiler::ObjectParts> SchemaCompiler::object_parts(const Conjunction& items) {
@@ -281,7 +282,7 @@ Result<SchemaCompiler::ObjectParts> SchemaCompiler::object_parts(const Conjuncti
     Property made{.name = name, .required = required.contains(name)};
     if (named) {
       TANDEM_TRY(schema, property(items, &name, matched));
-      TANDEM_TRY(value, compile(std::move(schema)));
+      TANDEM_TRY(value, compile(schema));
       made.value = value;
     }
     if (made.value == kNever && !made.required) continue;
@@ -347,7 +348,7 @@ Result<NodeId> SchemaCompiler::counted_body(const ObjectParts& parts, const Obje
       if (count < most)
         ways.push_back(program.sequence({count > 0 ? separator : kNothing, own, later[count + 1]}));
       if (!property.required) ways.push_back(later[count]);
-      later[count] = program.choice(std::move(ways));
+      later[count] = program.choice(ways);
     }
   }
   return later[0];

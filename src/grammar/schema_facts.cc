@@ -185,11 +185,11 @@ Result<RegexId> SchemaCompiler::content_regex(const StringRules& rules, Spelling
   }
   if (parts.empty() || rules.min > 0 || rules.max != kUnbounded)
     parts.push_back(regex().repeat(any_character(regex(), spelling), rules.min, rules.max));
-  return regex().both(std::move(parts));
+  return regex().both(parts);
 }
 
 // The texts that a conjunction allows, whatever else it allows.
-Result<RegexId> SchemaCompiler::string_content(Conjunction conjunction, Spelling spelling) {
+Result<RegexId> SchemaCompiler::string_content(const Conjunction& conjunction, Spelling spelling) {
   Conjunction items;
   TANDEM_TRY(possible, flatten(conjunction, items));
   if (!possible) return kNoMatch;
@@ -206,7 +206,7 @@ Result<RegexId> SchemaCompiler::string_content(Conjunction conjunction, Spelling
       parts.push_back(part);
     }
     if (split->bit == kOneOf) TANDEM_CHECK(check_disjoint(rest, *split, branches));
-    return regex().either(std::move(parts));
+    return regex().either(parts);
   }
   TANDEM_TRY(facts, gather(items));
   if ((facts.types & kString) == 0) return kNoMatch;

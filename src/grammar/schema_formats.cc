@@ -95,10 +95,10 @@ std::string time_pattern() {
 }  // namespace
 
 const char* format_pattern(std::string_view name) {
-  static const std::string time = "^" + time_pattern() + "$";
-  static const std::string date_time = "^" TANDEM_DATE "[Tt]" + time_pattern() + "$";
-  if (name == "time") return time.c_str();
-  if (name == "date-time") return date_time.c_str();
+  static const std::string kTime = "^" + time_pattern() + "$";
+  static const std::string kDateTime = "^" TANDEM_DATE "[Tt]" + time_pattern() + "$";
+  if (name == "time") return kTime.c_str();
+  if (name == "date-time") return kDateTime.c_str();
   for (const Format& format : kFormats) {
     if (format.name == name) return format.pattern;
   }
