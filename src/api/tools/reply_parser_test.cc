@@ -87,6 +87,7 @@ constexpr Case kCases[] = {
     {"llama4_pythonic", "", "[f(s='it\\'s', a=[1, None, {'k': True}]), g()]", "", "",
      "f{\"s\":\"it's\",\"a\":[1,null,{\"k\":true}]};g{};"},
     {"llama4_pythonic", "", "[1, 2] is a list", "[1, 2] is a list", "", ""},
+    {"mistral", "<think>", "[THINK][THINK] a[/THINK]b", "b", "[THINK] a", ""},
     {"mistral", "",
      "[THINK]a [TOOL_CALLS] b[/THINK]Hi[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{\"a\": "
      "\"]\"}[TOOL_CALLS]g[ARGS]{}",

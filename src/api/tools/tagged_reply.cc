@@ -84,7 +84,9 @@ class TaggedReply final : public ReplyMachine {
       for (const Marker& marker : reasoning_.open) {
         const Cursor::Match match = in.at(marker, spaces);
         if (match == Cursor::Match::kMaybe) return false;
-        if (match == Cursor::Match::kYes) in.skip(spaces + marker.spelling.size());
+        if (match == Cursor::Match::kNo) continue;
+        in.skip(spaces + marker.spelling.size());
+        break;
       }
       first_ = false;
       return true;
