@@ -83,8 +83,8 @@ struct SharedPrefixOptions {
 std::unique_ptr<Dataset> shared_prefix_dataset(const SharedPrefixOptions& options);
 
 // Coding agents: one system prompt with tools for all, a question, then turn after turn the answer
-// and what the tool it called gave. Lengths have the spread of 473 recorded sessions and a fourth of
-// their medians (358 tokens added by a tool, 218 answered, 42 turns; bench/data/README.md).
+// and what the tool it called gave. Lengths have the spread of 473 recorded sessions and a fourth
+// of their medians (358 tokens added by a tool, 218 answered, 42 turns; bench/data/README.md).
 struct AgentOptions {
   Lengths system{Lengths::Kind::kFixed, 2048};
   Lengths question{Lengths::Kind::kLogNormal, 60, 0.8};
