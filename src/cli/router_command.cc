@@ -108,6 +108,10 @@ void FleetFlags::declare(config::Options& options) {
   options.list(prefill, "prefill", "URL", "prefill workers");
   options.list(decode, "decode", "URL", "decode workers");
   options.list(unified, "worker", "URL", "workers that do everything themselves");
+  options.value(
+      workers_file, "workers-file", "FILE",
+      "a JSON list of workers that is followed while it changes: {\"workers\": [{\"url\": ..., "
+      "\"role\": ..., \"ready\": ...}]}");
   options.list(bootstrap_ports, "bootstrap-port", "PORT",
                "side channels of the prefill workers, in their order; else as they say, or the "
                "engine's usual port");
@@ -174,16 +178,19 @@ Result<std::vector<router::WorkerAddress>> FleetFlags::workers() const {
   const auto has = [&](router::WorkerRole role) {
     return std::ranges::find(all, role, &router::WorkerAddress::role) != all.end();
   };
-  if (!has(router::WorkerRole::kUnified) &&
+  if (workers_file.empty() && !has(router::WorkerRole::kUnified) &&
       !(has(router::WorkerRole::kPrefill) && has(router::WorkerRole::kDecode))) {
     return make_error(400, "invalid_option",
-                      "Name at least one --prefill and one --decode worker, or --worker "
-                      "(see tandem router --help).");
+                      "Name at least one --prefill and one --decode worker, or --worker, or a "
+                      "--workers-file (see tandem router --help).");
   }
   return all;
 }
 
 Status FleetFlags::apply(router::RouterOptions& options) const {
+  options.fleet_file = workers_file;
+  options.listed_worker.connector = connector;
+  options.listed_worker.model = model;
   if (!tokenizer.empty()) {
     TANDEM_TRY(spec, load_tokenizer_spec(tokenizer));
     options.tokenizer = std::move(spec);

@@ -63,6 +63,7 @@ struct FleetFlags {
   std::vector<std::string> kv_events;
   std::string tokenizer;
   bool lease_only = false;
+  std::string workers_file;
   std::vector<router::WorkerAddress> tables;  // [[workers]]
 
   void declare(config::Options& options);

@@ -12,6 +12,7 @@
 #include "observe/log.h"
 #include "router/admin_routes.h"
 #include "router/error_form.h"
+#include "router/fleet_watch.h"
 #include "router/generate.h"
 #include "router/ollama_routes.h"
 #include "router/request_id.h"
@@ -357,7 +358,7 @@ Router::~Router() {
 }
 
 Status Router::start() {
-  if (core_->options.workers.empty()) {
+  if (core_->options.workers.empty() && core_->options.fleet_file.empty()) {
     return make_error(
         400, "no_workers",
         "a router needs at least one unified worker, or one prefill and one decode worker");
@@ -373,6 +374,7 @@ Status Router::start() {
   }
   for (const WorkerAddress& address : core_->options.workers)
     TANDEM_CHECK(core_->registry.add(address));
+  if (!core_->options.fleet_file.empty()) TANDEM_CHECK(follow_fleet_file(core_));
   core_->registry.start(core_);
   return {};
 }

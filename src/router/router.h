@@ -61,6 +61,9 @@ struct RouterOptions {
   AdmissionLimits admission_limits;  // zero: everything is let in
   LegsOptions legs;
   RetryBudgetOptions retries;
+  std::string fleet_file;  // more workers, followed while it changes (fleet_file.h); empty: none
+  WorkerAddress listed_worker = {};  // connector and model of those that do not say
+  Duration fleet_interval = std::chrono::seconds(1);
   std::vector<std::string> admin_keys;  // of the routes that change workers; empty: api_keys
   std::string worker_api_key;           // what the router itself shows to other engines
   bool forward_authorization = true;    // the client's own key goes to the workers

@@ -36,6 +36,7 @@ struct WorkerAddress {
   std::string kv_events = {};        // where it publishes block events; empty: as it says, or none
   uint16_t bootstrap_port = 0;       // of a prefill's side channel; 0: as it says, or the usual
   int32_t dp_size = 0;               // data-parallel ranks; 0: as it says, or one
+  bool operator==(const WorkerAddress&) const = default;
 };
 
 // Sets the field of that name from text: "url", "role", "connector", "group", "model", "kv_events",

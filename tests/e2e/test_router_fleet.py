@@ -106,3 +106,36 @@ def test_the_router_serves_https(binary, tmp_path, engines):
             return False
 
         wait_until(ask, 5, "an answer over https")
+
+
+def test_the_fleet_follows_a_file(binary, tmp_path, engines):
+    first, second = (engine.url for engine in engines.all)
+    file = tmp_path / "fleet.json"
+
+    def write(*listed):
+        fresh = tmp_path / "fleet.new"
+        fresh.write_text(json.dumps({"workers": list(listed)}))
+        fresh.replace(file)
+
+    def answers():
+        reply = request(url, "POST", CHAT, chat_body("who", max_tokens=2))
+        return reply.headers.get("x-tandem-worker") if reply.status == 200 else reply.status
+
+    missing = subprocess.run([str(binary), "router", "--workers-file", str(file), "--port", "0"], capture_output=True, text=True, timeout=20)
+    assert missing.returncode != 0 and "fleet.json" in missing.stderr, missing.stderr
+    write({"url": first})
+    with router(binary, tmp_path, "--workers-file", file) as process:
+        url = process.wait_ready().url
+        assert answers() == first
+        write({"url": second})
+        wait_until(lambda: [(each["url"], each["state"]) for each in request(url, "GET", "/router/workers").json()["workers"]] ==
+                   [(second, "up")], 10, "the second in the place of the first")
+        assert answers() == second
+        write({"url": second, "ready": False}, {"url": first})
+        wait_until(lambda: answers() == first, 10, "the second is drained")
+        assert [each["draining"] for each in request(url, "GET", "/router/workers").json()["workers"] if each["url"] == second] == [True]
+        file.write_text('{"workers": [{"url": 7}')
+        wait_until(lambda: "--workers-file" in process.log(), 10, "the log says what is wrong")
+        assert answers() == first, "a broken list changes nothing"
+        write({"url": second, "ready": True})
+        wait_until(lambda: answers() == second, 10, "the list is whole again")
