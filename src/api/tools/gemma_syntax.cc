@@ -24,6 +24,7 @@ class GemmaCalls final : public CallSyntax {
   void open(const Marker*) override {
     place_ = Place::kName;
     stack_.clear();
+    late_colon_ = false;
   }
 
   Step step(Cursor& in, CallSink& sink) override {
@@ -117,15 +118,7 @@ class GemmaCalls final : public CallSyntax {
       place_ = Place::kNext;
       return Step::kAgain;
     }
-    const size_t spaces = in.spaces();
-    if (spaces == in.size()) {  // the colon is to come: keep the quote's place
-      late_colon_ = true;
-    } else if (in.rest()[spaces] != ':') {
-      return Step::kBroken;
-    } else {
-      in.skip(spaces + 1);
-    }
-    sink.arguments(":");
+    late_colon_ = true;
     place_ = Place::kValue;
     return Step::kAgain;
   }
@@ -136,6 +129,7 @@ class GemmaCalls final : public CallSyntax {
     if (std::exchange(late_colon_, false)) {
       if (in.rest()[0] != ':') return Step::kBroken;
       in.skip(1);
+      sink.arguments(":");
       return Step::kAgain;
     }
     const Cursor::Match quoted = in.at(*quote_);
