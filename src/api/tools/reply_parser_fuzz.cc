@@ -1,10 +1,10 @@
 // A reply of any bytes, in any cuts, for every family: never breaks, and means the same as whole.
-#include "api/tools/reply_parser.h"
-
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
+
+#include "api/tools/reply_parser.h"
 
 namespace {
 
@@ -17,8 +17,10 @@ struct Told {
   void add(const api::ReplyEvents& events) {
     for (const api::ReplyEvent& event : events) {
       if (const auto* said = std::get_if<api::TextDelta>(&event)) text += said->text;
-      if (const auto* thought = std::get_if<api::ReasoningDelta>(&event)) reasoning += thought->text;
-      if (const auto* start = std::get_if<api::CallStart>(&event)) calls += "\n" + start->name + " ";
+      if (const auto* thought = std::get_if<api::ReasoningDelta>(&event))
+        reasoning += thought->text;
+      if (const auto* start = std::get_if<api::CallStart>(&event))
+        calls += "\n" + start->name + " ";
       if (const auto* some = std::get_if<api::CallArguments>(&event)) calls += some->text;
       if (const auto* end = std::get_if<api::CallEnd>(&event)) {
         const std::string arguments = calls.substr(calls.rfind('\n'));
@@ -47,8 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool open = (data[1] & 4) != 0;
   const size_t step = 1 + data[2] % 16;
   std::string text = sanitize_utf8({reinterpret_cast<const char*>(data) + 3, size - 3});
-  const auto format = *api::ReplyFormat::create(
-      {name, name}, std::vector<std::pair<std::string, int32_t>>());
+  const auto format =
+      *api::ReplyFormat::create({name, name}, std::vector<std::pair<std::string, int32_t>>());
   const auto run = [&](bool whole) {
     api::ReplySetup setup;
     setup.tools = &tools;
