@@ -238,7 +238,7 @@ def test_every_answer_has_the_requests_id(up):
 def test_errors_are_final_unless_a_retry_can_help(up):
     for body in ({"messages": []}, {"messages": MESSAGES, "temperature": 9}, {"messages": MESSAGES, "max_tokens": 10**7},
                  {"messages": MESSAGES, "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 123}}}},
-                 {"messages": MESSAGES, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}):
+                 {"messages": MESSAGES, "tool_choice": {"type": "function", "function": {"name": "absent"}}, "tools": [{"type": "function", "function": {"name": "f"}}]}):
         reply = request(up.url, "POST", "/v1/chat/completions", body)
         assert reply.status == 400 and reply.headers["x-should-retry"] == "false"
         error = reply.json()["error"]
