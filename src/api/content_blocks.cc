@@ -28,7 +28,7 @@ void ConversationBuilder::add(const char* role, std::string text) {
   messages_.push_back(message(role, std::move(text)));
 }
 
-void ConversationBuilder::say(std::string text) {
+void ConversationBuilder::say(std::string_view text) {
   // Text after a call begins a message of its own: templates write text first.
   if (open_ && !calls_.empty()) close();
   open_ = true;
@@ -37,7 +37,7 @@ void ConversationBuilder::say(std::string text) {
   said_ = true;
 }
 
-void ConversationBuilder::think(std::string text) {
+void ConversationBuilder::think(std::string_view text) {
   if (open_ && (!calls_.empty() || said_)) close();
   open_ = true;
   if (!reasoning_.empty()) reasoning_ += '\n';

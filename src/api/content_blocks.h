@@ -14,8 +14,8 @@ namespace tandem::api {
 class ConversationBuilder {
  public:
   void add(const char* role, std::string text);  // system, developer or user
-  void say(std::string text);                    // the assistant's
-  void think(std::string text);
+  void say(std::string_view text);               // the assistant's
+  void think(std::string_view text);
   // `arguments`: an object, or whatever the client kept of a broken call.
   void call(std::string id, std::string name, JsonValue arguments);
   void result(std::string id, std::string text);

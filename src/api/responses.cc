@@ -191,7 +191,8 @@ JsonValue delta_of(const ReplyEvent& event) {
 }  // namespace
 
 // One frame for each event; logprobs go with the first, or alone.
-std::string ResponseRenderer::event_frames(size_t index, ReplyEvents events, JsonValue logprobs) {
+std::string ResponseRenderer::event_frames(size_t index, const ReplyEvents& events,
+                                           JsonValue logprobs) {
   std::string frames;
   for (const ReplyEvent& event : events) {
     JsonValue delta = delta_of(event);

@@ -76,7 +76,7 @@ class ResponseRenderer final : public ReplyRenderer {
   JsonValue logprobs_json(LogprobLists lists) const;
   std::string text_frame(size_t index, const std::string& text, JsonValue logprobs);
   std::string delta_frame(size_t index, JsonValue delta, JsonValue logprobs);
-  std::string event_frames(size_t index, ReplyEvents events, JsonValue logprobs);
+  std::string event_frames(size_t index, const ReplyEvents& events, JsonValue logprobs);
   void hold_events(Choice& to, ReplyEvents events);
   JsonValue message_json(const Choice& from) const;
   int32_t calls_of(const Choice& from) const;

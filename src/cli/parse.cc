@@ -14,7 +14,7 @@ namespace {
 
 using api::ReplyEvent;
 
-std::string text_of(const JsonValue& line, std::string_view key, std::string fallback = "") {
+std::string text_of(const JsonValue& line, std::string_view key, const std::string& fallback = "") {
   const JsonValue* value = line.find(key);
   return value != nullptr && value->is_string() ? value->as_string() : fallback;
 }

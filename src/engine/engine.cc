@@ -139,7 +139,7 @@ Engine::Engine(std::unique_ptr<model::Model> model,
       *model_, arena_, options_.max_in_flight, guard_.tracker(), guard_.shape(), masks_,
       [this](protocol::StepOutcome outcome, JobTiming timing, IntegrityReport report) {
         post([this, outcome = std::move(outcome), timing, report = std::move(report)]() mutable {
-          on_outcome(std::move(outcome), timing, std::move(report));
+          on_outcome(std::move(outcome), timing, report);
         });
       });
   thread_ = std::thread([this] { loop(); });
@@ -236,7 +236,7 @@ std::string Engine::request_of(SequenceId id) const {
 }
 
 void Engine::on_outcome(protocol::StepOutcome outcome, const JobTiming& timing,
-                        IntegrityReport report) {
+                        const IntegrityReport& report) {
   meters_.steps.add();
   meters_.step_seconds.observe(to_seconds(timing.forward));
   if (!outcome.error.empty()) observe::log_error("a forward pass failed: {}", outcome.error);

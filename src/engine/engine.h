@@ -265,7 +265,8 @@ class Engine {
   void jump_forward(SequenceId id, Generation& generation);
   DeviceJob make_job(protocol::StepPlan plan);
   void tell_pages(Generation& generation, const protocol::StepSequence& planned);
-  void on_outcome(protocol::StepOutcome outcome, const JobTiming& timing, IntegrityReport report);
+  void on_outcome(protocol::StepOutcome outcome, const JobTiming& timing,
+                  const IntegrityReport& report);
   std::string request_of(SequenceId id) const;
   void update_stats();
 

@@ -135,9 +135,9 @@ Subscriber::Stream* Subscriber::stream_of(Source& source, const std::string& top
   return source.streams.back().get();
 }
 
-void Subscriber::act(Source& source, uint32_t stream, StreamTracker::Actions actions) {
+void Subscriber::act(Source& source, uint32_t stream, const StreamTracker::Actions& actions) {
   using Kind = StreamTracker::Action::Kind;
-  for (StreamTracker::Action& action : actions) {
+  for (const StreamTracker::Action& action : actions) {
     if (action.kind == Kind::kDeliver) {
       handlers_.deliver(source.id, stream, action.payload);
     } else if (action.kind == Kind::kReset) {

@@ -95,7 +95,7 @@ class Subscriber {
   void read(Source& source, TimePoint now);
   void read_replay(Source& source, TimePoint now);
   Stream* stream_of(Source& source, const std::string& topic);
-  void act(Source& source, uint32_t stream, StreamTracker::Actions actions);
+  void act(Source& source, uint32_t stream, const StreamTracker::Actions& actions);
   void count(Source& source);
   void command(std::function<void()> task);
 

@@ -82,6 +82,7 @@ TEST(Lengths, AreReadAndDrawnAsSaid) {
   const auto log_normal = parse_lengths("lognormal:200,0.5");
   ASSERT_TRUE(log_normal);
   std::vector<int32_t> drawn;
+  drawn.reserve(2001);
   for (int i = 0; i < 2001; ++i) drawn.push_back(log_normal->draw(random));
   std::ranges::sort(drawn);
   EXPECT_NEAR(drawn[1000], 200, 12);

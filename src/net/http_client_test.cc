@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 // Servers and client share one reactor; each test is one coroutine.
 class ClientTest : public testing::Test {
  protected:
-  void run(std::function<asio::awaitable<void>()> body) {
+  void run(const std::function<asio::awaitable<void>()>& body) {
     HttpServer server(reactor_, {}, [this](HttpRequest& request, HttpResponder& responder) {
       return handle(request, responder);
     });

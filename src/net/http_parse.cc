@@ -56,11 +56,11 @@ struct MessageParser::Impl {
         limits(bounds),
         chunks(which == Kind::kRequest ? bounds.body_bytes : std::numeric_limits<uint64_t>::max(),
                bounds.header_bytes) {
-    static const bool once = [] {
+    static const bool kOnce = [] {
       http_parser_set_max_header_size(kParserHeaderLimit);
       return true;
     }();
-    (void)once;
+    (void)kOnce;
     limits.header_bytes = std::min<size_t>(limits.header_bytes, kParserHeaderLimit / 2);
     reset();
   }
@@ -298,7 +298,7 @@ void MessageParser::expect_no_body() { impl_->no_body = true; }
 size_t MessageParser::feed(std::string_view bytes) {
   Impl& self = *impl_;
   if (self.error || self.complete || bytes.empty()) return 0;
-  static const http_parser_settings settings = [] {
+  static const http_parser_settings kSettings = [] {
     http_parser_settings made;
     http_parser_settings_init(&made);
     made.on_url = [](http_parser* parser, const char* at, size_t size) {
@@ -330,7 +330,7 @@ size_t MessageParser::feed(std::string_view bytes) {
   if (self.decoding) return self.feed_chunks(bytes);
   if (!self.head_scanned && self.scan_head(bytes) != 0) return 0;
   if (self.head_complete) http_parser_pause(&self.parser, 0);
-  const size_t used = http_parser_execute(&self.parser, &settings, bytes.data(), bytes.size());
+  const size_t used = http_parser_execute(&self.parser, &kSettings, bytes.data(), bytes.size());
   const auto number = static_cast<http_errno>(self.parser.http_errno);
   if (number != HPE_OK && number != HPE_PAUSED) self.explain(bytes);
   return std::min(used, bytes.size());

@@ -138,7 +138,7 @@ inline awaitable<void> hang(FakeWorker& worker, FakeWorker::Seen&, net::HttpResp
   co_await worker.client_leaves(5s);
 }
 
-inline FakeWorker::Behaviour refuse(int status, std::string body) {
+inline FakeWorker::Behaviour refuse(int status, const std::string& body) {
   return [status, body](FakeWorker&, FakeWorker::Seen&,
                         net::HttpResponder& responder) -> awaitable<void> {
     co_await responder.send(status, {{"Content-Type", "application/json"}}, body);

@@ -124,7 +124,6 @@ TEST_F(RouterTest, UsageIsPrefillsTruthInAWholeAnswer) {
 
 TEST_F(RouterTest, AStreamIsByteForByteAtEverySplit) {
   run(1, 1, 0, [this]() -> awaitable<void> {
-    std::string expected;
     for (size_t piece = 1; piece < 1200; piece += piece < 40 ? 1 : 97) {
       d[0]->piece = piece;
       const auto response = co_await ask(chat("hello", R"(,"stream":true)"));

@@ -149,6 +149,7 @@ const JsonValue* ToolTable::parameters(std::string_view name) const {
 
 std::vector<std::string> ToolTable::names() const {
   std::vector<std::string> out;
+  out.reserve(tools_.size());
   for (const Tool& tool : tools_) out.push_back(tool.name);
   return out;
 }

@@ -104,7 +104,7 @@ class EveryFourth final : public SourceViews {
 };
 
 struct Viewed {
-  explicit Viewed(std::shared_ptr<const SourceViews> views) {
+  explicit Viewed(const std::shared_ptr<const SourceViews>& views) {
     TransportSubject with = subject();
     with.make = [views](uint64_t bound) {
       auto made = make_tcp_transport({.streams = 2, .max_bytes_in_flight = bound});

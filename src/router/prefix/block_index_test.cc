@@ -122,6 +122,7 @@ TEST(BlockIndex, ManyLanesMayHoldOneBlockAndLeaveInAnyOrder) {
   BlockIndex index(kPlenty);
   const auto keys = chain(1, 100);
   std::vector<LaneId> lanes;
+  lanes.reserve(50);
   for (uint32_t i = 0; i < 50; ++i) lanes.push_back(*index.add_lane(i, 1));
   const size_t empty = index.bytes();
   for (const LaneId lane : lanes) fill(index, lane, keys);
@@ -169,6 +170,7 @@ TEST(BlockIndex, NeverGrowsPastItsBytesAndKeepsWhatIsUsed) {
   constexpr size_t kBytes = size_t{2} << 20;
   BlockIndex index(kBytes);
   std::vector<LaneId> lanes;
+  lanes.reserve(6);
   for (uint32_t i = 0; i < 6; ++i) lanes.push_back(*index.add_lane(i, 1));
   const auto kept = chain(0, 200);
   fill(index, lanes[0], kept);
@@ -199,6 +201,7 @@ TEST(BlockIndex, AgreesWithAPlainModelOnRandomHistories) {
     constexpr uint32_t kLanes = 7;
     std::vector<std::set<BlockKey>> model(kLanes);
     std::vector<LaneId> lanes;
+    lanes.reserve(kLanes);
     // Lanes 5 and 6 are tiers of the caches of lanes 0 and 1.
     for (uint32_t i = 0; i < kLanes; ++i)
       lanes.push_back(*index.add_lane(i % 5, i < 5 ? 1.0F : 0.75F));

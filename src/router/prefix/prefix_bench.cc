@@ -45,6 +45,7 @@ struct Full {
   Full() {
     const size_t before = resident_bytes();
     std::vector<LaneId> lanes;
+    lanes.reserve(kWorkers);
     for (uint32_t i = 0; i < kWorkers; ++i) lanes.push_back(*index.add_lane(i, 1));
     const TimePoint begin = std::chrono::steady_clock::now();
     for (uint64_t session = 0; session * kPrompt < kBlocks; ++session) {
