@@ -11,20 +11,7 @@ namespace tandem::api {
 namespace {
 
 constexpr size_t kMaxMessages = 65536;
-constexpr size_t kMaxTools = 4096;
 constexpr std::string_view kBilling = "x-anthropic-billing-header";
-
-std::string item(const std::string& pointer, size_t index) {
-  return pointer_to(pointer, std::to_string(index));
-}
-
-Result<std::string> string_of(const JsonValue& object, const char* key, const std::string& at) {
-  const JsonValue* value = object.find(key);
-  if (value == nullptr || !value->is_string())
-    return make_error(400, "invalid_type", "'" + std::string(key) + "' must be a string",
-                      pointer_to(at, key));
-  return value->as_string();
-}
 
 tl::unexpected<Error> unsupported(const std::string& type, const std::string& at) {
   return make_error(400, "unsupported_content",
@@ -34,16 +21,16 @@ tl::unexpected<Error> unsupported(const std::string& type, const std::string& at
 
 Result<std::string> type_of(const JsonValue& block, const std::string& at) {
   if (!block.is_object()) return invalid_request("a content block must be an object", at);
-  return string_of(block, "type", at);
+  return string_member(block, "type", at);
 }
 
 // Text of a block that has some: text, or a document that is text.
 Result<std::string> block_text(const JsonValue& block, const std::string& type,
                                const std::string& at) {
-  if (type == "text") return string_of(block, "text", at);
+  if (type == "text") return string_member(block, "text", at);
   const JsonValue* source = type == "document" ? block.find("source") : nullptr;
   const JsonValue* kind = source == nullptr ? nullptr : source->find("type");
-  if (kind != nullptr && kind->as_string() == "text") return string_of(*source, "data", at);
+  if (kind != nullptr && kind->as_string() == "text") return string_member(*source, "data", at);
   return unsupported(type, at);
 }
 
@@ -57,9 +44,9 @@ Result<std::string> result_text(const JsonValue& block, const std::string& point
   std::string text;
   for (size_t i = 0; i < content->items().size(); ++i) {
     const JsonValue& part = content->items()[i];
-    TANDEM_TRY(type, type_of(part, item(at, i)));
+    TANDEM_TRY(type, type_of(part, pointer_to(at, i)));
     if (type == "tool_reference") continue;
-    TANDEM_TRY(some, block_text(part, type, item(at, i)));
+    TANDEM_TRY(some, block_text(part, type, pointer_to(at, i)));
     if (i > 0) text += '\n';
     text += some;
   }
@@ -87,11 +74,11 @@ Status read_user(const JsonValue& blocks, const char* role, const std::string& a
   UserText text;
   for (size_t i = 0; i < blocks.items().size(); ++i) {
     const JsonValue& block = blocks.items()[i];
-    const std::string here = item(at, i);
+    const std::string here = pointer_to(at, i);
     TANDEM_TRY(type, type_of(block, here));
     if (type == "tool_result") {
       text.flush(to, role);
-      TANDEM_TRY(id, string_of(block, "tool_use_id", here));
+      TANDEM_TRY(id, string_member(block, "tool_use_id", here));
       TANDEM_TRY(result, result_text(block, here));
       to.result(id, result);
       continue;
@@ -106,17 +93,17 @@ Status read_user(const JsonValue& blocks, const char* role, const std::string& a
 Status read_assistant(const JsonValue& blocks, const std::string& at, ConversationBuilder& to) {
   for (size_t i = 0; i < blocks.items().size(); ++i) {
     const JsonValue& block = blocks.items()[i];
-    const std::string here = item(at, i);
+    const std::string here = pointer_to(at, i);
     TANDEM_TRY(type, type_of(block, here));
     if (type == "text") {
-      TANDEM_TRY(text, string_of(block, "text", here));
+      TANDEM_TRY(text, string_member(block, "text", here));
       to.say(text);
     } else if (type == "thinking") {
-      TANDEM_TRY(text, string_of(block, "thinking", here));
+      TANDEM_TRY(text, string_member(block, "thinking", here));
       if (!text.empty()) to.think(text);
     } else if (type == "tool_use") {
-      TANDEM_TRY(id, string_of(block, "id", here));
-      TANDEM_TRY(name, string_of(block, "name", here));
+      TANDEM_TRY(id, string_member(block, "id", here));
+      TANDEM_TRY(name, string_member(block, "name", here));
       const JsonValue* input = block.find("input");
       to.call(id, name, input == nullptr ? JsonValue::object() : *input);
     } else if (type != "redacted_thinking" && type != "server_tool_use" &&
@@ -137,10 +124,10 @@ Status read_anthropic_messages(const JsonValue& value, const std::string& pointe
   ConversationBuilder to;
   for (size_t i = 0; i < value.items().size(); ++i) {
     const JsonValue& message = value.items()[i];
-    const std::string at = item(pointer, i);
+    const std::string at = pointer_to(pointer, i);
     if (!message.is_object()) return invalid_request("a message must be an object", at);
     TANDEM_CHECK(check_keys(message, at));
-    TANDEM_TRY(role, string_of(message, "role", at));
+    TANDEM_TRY(role, string_member(message, "role", at));
     const bool assistant = role == "assistant";
     const char* name = role == "system" ? "system" : "user";
     if (!assistant && role != "user" && role != "system")
@@ -170,7 +157,7 @@ Status read_anthropic_system(const JsonValue& value, const std::string& pointer,
     return invalid_request("'system' must be a string or an array of text blocks", pointer);
   bool any = false;
   for (size_t i = 0; i < value.items().size(); ++i) {
-    const std::string at = item(pointer, i);
+    const std::string at = pointer_to(pointer, i);
     TANDEM_TRY(type, type_of(value.items()[i], at));
     TANDEM_TRY(text, block_text(value.items()[i], type, at));
     if (text.starts_with(kBilling)) continue;
@@ -189,13 +176,13 @@ Status read_anthropic_tools(const JsonValue& value, const std::string& pointer, 
   JsonValue tools = JsonValue::array();
   for (size_t i = 0; i < value.items().size(); ++i) {
     const JsonValue& tool = value.items()[i];
-    const std::string at = item(pointer, i);
+    const std::string at = pointer_to(pointer, i);
     if (!tool.is_object()) return make_error(400, "invalid_type", "a tool must be an object", at);
     // Tools that the vendor runs itself have a type of their own and no schema.
     const JsonValue* schema = tool.find("input_schema");
     const JsonValue* type = tool.find("type");
     if (schema == nullptr && type != nullptr && type->as_string() != "custom") continue;
-    TANDEM_TRY(name, string_of(tool, "name", at));
+    TANDEM_TRY(name, string_member(tool, "name", at));
     if (schema != nullptr && !schema->is_object())
       return make_error(400, "invalid_type", "'input_schema' must be an object",
                         at + "/input_schema");
@@ -211,7 +198,7 @@ Status read_anthropic_tool_choice(const JsonValue& value, const std::string& poi
                                   Draft& draft) {
   if (!value.is_object())
     return make_error(400, "invalid_type", "'tool_choice' must be an object", pointer);
-  TANDEM_TRY(type, string_of(value, "type", pointer));
+  TANDEM_TRY(type, string_member(value, "type", pointer));
   const JsonValue* alone = value.find("disable_parallel_tool_use");
   if (alone != nullptr && alone->as_bool()) draft.request.parallel_calls = false;
   if (type == "none") {
@@ -219,7 +206,7 @@ Status read_anthropic_tool_choice(const JsonValue& value, const std::string& poi
   } else if (type == "any") {
     draft.request.choice = ToolChoice::kRequired;
   } else if (type == "tool") {
-    TANDEM_TRY(name, string_of(value, "name", pointer));
+    TANDEM_TRY(name, string_member(value, "name", pointer));
     draft.request.choice = ToolChoice::kNamed;
     draft.request.chosen_tool = name;
   } else if (type != "auto") {
@@ -232,7 +219,7 @@ Status read_anthropic_tool_choice(const JsonValue& value, const std::string& poi
 Status read_thinking(const JsonValue& value, const std::string& pointer, Draft& draft) {
   if (!value.is_object())
     return make_error(400, "invalid_type", "'thinking' must be an object", pointer);
-  TANDEM_TRY(type, string_of(value, "type", pointer));
+  TANDEM_TRY(type, string_member(value, "type", pointer));
   draft.thinking = type != "disabled";
   return {};
 }

@@ -72,8 +72,7 @@ Status read_prompt_ids(const Fields& fields, std::vector<std::vector<int32_t>>& 
     return {};
   }
   for (size_t i = 0; i < ids->items().size(); ++i) {
-    TANDEM_TRY(tokens,
-               read_tokens(ids->items()[i], pointer_to(at, std::to_string(i)), kMaxPromptTokens));
+    TANDEM_TRY(tokens, read_tokens(ids->items()[i], pointer_to(at, i), kMaxPromptTokens));
     out.push_back(std::move(tokens));
   }
   return {};

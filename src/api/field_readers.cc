@@ -15,14 +15,9 @@ namespace {
 
 constexpr size_t kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 4096;
-constexpr size_t kMaxTools = 4096;
 
 tl::unexpected<Error> refuse(const char* code, std::string sentence, const std::string& pointer) {
   return make_error(400, code, std::move(sentence), pointer);
-}
-
-std::string item(const std::string& pointer, size_t index) {
-  return pointer_to(pointer, std::to_string(index));
 }
 
 Status add_stop(const JsonValue& value, const std::string& pointer, Draft& draft) {
@@ -95,7 +90,7 @@ Status read_stops(const JsonValue& value, const std::string& pointer, Draft& dra
   if (value.items().size() > kMaxStops)
     return refuse("array_above_max_length", "'stop' has more than 16 strings", pointer);
   for (size_t i = 0; i < value.items().size(); ++i)
-    TANDEM_CHECK(add_stop(value.items()[i], item(pointer, i), draft));
+    TANDEM_CHECK(add_stop(value.items()[i], pointer_to(pointer, i), draft));
   return {};
 }
 
@@ -152,20 +147,23 @@ Status read_tools(const JsonValue& value, const std::string& pointer, Draft& dra
     return refuse("array_above_max_length", "there are more than 4096 tools", pointer);
   for (size_t i = 0; i < value.items().size(); ++i) {
     if (!value.items()[i].is_object())
-      return refuse("invalid_type", "a tool must be an object", item(pointer, i));
+      return refuse("invalid_type", "a tool must be an object", pointer_to(pointer, i));
   }
   if (!value.items().empty()) draft.request.tools = value;
   return {};
 }
 
+bool read_choice_word(const JsonValue& value, Draft& draft) {
+  if (!value.is_string()) return false;
+  const std::string& word = value.as_string();
+  draft.tools_off = word == "none";
+  if (word == "required") draft.request.choice = ToolChoice::kRequired;
+  return word == "none" || word == "auto" || word == "required";
+}
+
 Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (read_choice_word(value, draft)) return {};
   ApiRequest& request = draft.request;
-  if (value.is_string()) {
-    const std::string& word = value.as_string();
-    draft.tools_off = word == "none";
-    if (word == "required") request.choice = ToolChoice::kRequired;
-    if (word == "none" || word == "auto" || word == "required") return {};
-  }
   const JsonValue* function = value.find("function");
   const JsonValue* name = function == nullptr ? nullptr : function->find("name");
   if (name == nullptr || !name->is_string())
@@ -195,7 +193,7 @@ Status read_prompts(const JsonValue& value, const std::string& pointer, Draft& d
   if (value.items().size() > static_cast<size_t>(kMaxPrompts))
     return refuse("array_above_max_length", "there are more than 2048 prompts", pointer);
   for (size_t i = 0; i < value.items().size(); ++i)
-    TANDEM_CHECK(add_prompt(value.items()[i], item(pointer, i), draft));
+    TANDEM_CHECK(add_prompt(value.items()[i], pointer_to(pointer, i), draft));
   return {};
 }
 

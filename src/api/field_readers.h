@@ -8,6 +8,8 @@
 
 namespace tandem::api {
 
+inline constexpr size_t kMaxTools = 4096;  // of one request, whatever its dialect
+
 Status read_logit_bias(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_stops(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_stop_tokens(const JsonValue& value, const std::string& pointer, Draft& draft);
@@ -15,6 +17,8 @@ Status read_response_format(const JsonValue& value, const std::string& pointer, 
 // {"type": "text" | "json_object" | "json_schema", ...} as the newer dialects write it, flat.
 Status read_text_format(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_tools(const JsonValue& value, const std::string& pointer, Draft& draft);
+// A choice that is a word: "none", "auto", "required". False: another one, or no text.
+bool read_choice_word(const JsonValue& value, Draft& draft);
 Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_template_arguments(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_messages(const JsonValue& value, const std::string& pointer, Draft& draft);

@@ -4,19 +4,13 @@
 
 namespace tandem::api {
 
-std::string pointer_to(std::string_view base, std::string_view key) {
-  std::string out(base);
-  out += '/';
-  for (const char c : key) {
-    if (c == '~') {
-      out += "~0";
-    } else if (c == '/') {
-      out += "~1";
-    } else {
-      out += c;
-    }
-  }
-  return out;
+Result<std::string> string_member(const JsonValue& object, const char* key,
+                                  const std::string& pointer) {
+  const JsonValue* value = object.find(key);
+  if (value == nullptr || !value->is_string())
+    return make_error(400, "invalid_type", "'" + std::string(key) + "' must be a string",
+                      pointer_to(pointer, key));
+  return value->as_string();
 }
 
 const JsonValue* Fields::find(std::string_view key) const {
@@ -71,8 +65,7 @@ Result<std::vector<int32_t>> read_tokens(const JsonValue& array, const std::stri
     const JsonValue& item = array.items()[i];
     const auto number = item.is_number() ? item.as_integer() : std::nullopt;
     if (!number || *number < 0 || *number > std::numeric_limits<int32_t>::max()) {
-      return invalid_request("a token id must be a non-negative integer",
-                             pointer_to(pointer, std::to_string(i)));
+      return invalid_request("a token id must be a non-negative integer", pointer_to(pointer, i));
     }
     tokens.push_back(static_cast<int32_t>(*number));
   }

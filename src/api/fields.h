@@ -8,13 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_pointer.h"
 #include "base/json_value.h"
 #include "base/result.h"
 
 namespace tandem::api {
-
-// Escapes a key for a JSON pointer (RFC 6901).
-std::string pointer_to(std::string_view base, std::string_view key);
 
 class Fields {
  public:
@@ -35,6 +33,10 @@ class Fields {
   const JsonValue& json_;
   std::string pointer_;
 };
+
+// A member that must be a string; `pointer` names the object. Errors: 400 "invalid_type".
+Result<std::string> string_member(const JsonValue& object, const char* key,
+                                  const std::string& pointer);
 
 // Non-negative token ids of an array; `pointer` names it in errors.
 Result<std::vector<int32_t>> read_tokens(const JsonValue& array, const std::string& pointer,

@@ -39,7 +39,7 @@ Result<std::string> part_text(const JsonValue& part, const std::string& pointer)
 Result<std::string> joined_parts(const JsonValue& parts, const std::string& pointer) {
   std::string text;
   for (size_t i = 0; i < parts.items().size(); ++i) {
-    TANDEM_TRY(part, part_text(parts.items()[i], pointer_to(pointer, std::to_string(i))));
+    TANDEM_TRY(part, part_text(parts.items()[i], pointer_to(pointer, i)));
     if (i > 0) text += '\n';
     text += part;
   }
@@ -73,7 +73,7 @@ Status normalize_calls(JsonValue& message, const std::string& pointer) {
   if (!calls->is_array())
     return invalid_request("tool_calls must be an array", pointer + "/tool_calls");
   for (size_t i = 0; i < calls->items().size(); ++i) {
-    const std::string at = pointer_to(pointer + "/tool_calls", std::to_string(i));
+    const std::string at = pointer_to(pointer + "/tool_calls", i);
     JsonValue* function = calls->items()[i].find("function");
     if (function == nullptr) continue;  // other kinds of calls: the template's business
     JsonValue* arguments = function->find("arguments");
@@ -103,7 +103,7 @@ Result<JsonValue> normalize_messages(const JsonValue& messages, const std::strin
   JsonValue out = messages;
   for (size_t i = 0; i < out.items().size(); ++i) {
     JsonValue& message = out.items()[i];
-    const std::string at = pointer_to(pointer, std::to_string(i));
+    const std::string at = pointer_to(pointer, i);
     if (!message.is_object()) return invalid_request("a message must be an object", at);
     TANDEM_CHECK(check_keys(message, at));
     const JsonValue* role = message.find("role");

@@ -1,11 +1,8 @@
 // Replies of the Messages dialect: content blocks, one after another.
 #include <utility>
 
+#include "api/agent_reply.h"
 #include "api/dialect_errors.h"
-#include "api/fields.h"
-#include "api/reply_reader.h"
-#include "api/reply_renderer.h"
-#include "api/responses.h"
 #include "base/reply_text.h"
 
 namespace tandem::api {
@@ -14,12 +11,10 @@ namespace {
 
 JsonValue text(std::string value) { return JsonValue::string(std::move(value)); }
 
-class MessagesRenderer final : public ReplyRenderer {
+class MessagesRenderer final : public AgentReply {
  public:
   MessagesRenderer(const ApiRequest& request, ReplyContext context)
-      : request_(request),
-        context_(std::move(context)),
-        reader_(context_.reading.empty() ? ReplyReading{} : context_.reading[0], 0) {}
+      : AgentReply(request, std::move(context)) {}
 
   std::string begin() override {
     protocol::Usage usage;
@@ -29,52 +24,17 @@ class MessagesRenderer final : public ReplyRenderer {
     return frame(event);
   }
 
-  std::string render(size_t, const protocol::TokenEvent& event) override {
-    std::string out;
-    if (finished()) return out;
-    if (const auto* said = std::get_if<protocol::TextEvent>(&event)) {
-      for (const ReplyEvent& part : reader_.push(*said)) out += take(part);
-    } else if (const auto* end = std::get_if<protocol::FinishEvent>(&event)) {
-      if (end->reason == protocol::FinishReason::kAborted) return fail(aborted());
-      for (const ReplyEvent& part : reader_.finish(end->reason)) out += take(part);
-      out += close_block();
-      finish_ = *end;
-      out += last_frames();
-    } else if (const auto* failed_with = std::get_if<protocol::ErrorEvent>(&event)) {
-      return fail(failed_with->error);
-    }
-    return out;
-  }
-
-  bool finished() const override { return finish_.has_value() || error_.has_value(); }
-  bool failed() const override { return error_.has_value(); }
-
-  // A whole answer is what its stream says, put together.
-  void collect(size_t prompt, const protocol::TokenEvent& event) override {
-    (void)render(prompt, event);
-  }
-
-  Result<std::string> body() const override {
-    if (error_) return tl::unexpected(*error_);
-    if (!finish_) return internal_error("the answer ended without a finish");
-    JsonValue out =
-        message(JsonValue::array(blocks_), stop_reason(), stop_sequence(), finish_->usage);
-    add_report(out);
-    return out.dump();
-  }
-
  private:
-  static Error aborted() {
-    return {503, "request_aborted", "the request was aborted before it finished"};
+  std::string close(const protocol::FinishEvent&) override { return close_block(); }
+
+  JsonValue whole() const override {
+    return message(JsonValue::array(blocks_), stop_reason(), stop_sequence(), finish_->usage);
   }
+
+  std::string fail() override { return frame(anthropic_error(*error_)); }
 
   static std::string frame(const JsonValue& event) {
     return "event: " + event.find("type")->as_string() + "\n" + sse_frame(event);
-  }
-
-  std::string fail(Error error) {
-    error_ = std::move(error);
-    return frame(anthropic_error(*error_));
   }
 
   // Cached prompt tokens are counted apart from those that had to be read.
@@ -111,14 +71,7 @@ class MessagesRenderer final : public ReplyRenderer {
     return finish_->stop_string ? text(*finish_->stop_string) : JsonValue();
   }
 
-  void add_report(JsonValue& json) const {
-    if (!request_.envelope || !request_.envelope->report_tokens) return;
-    json.set("tandem",
-             JsonValue::object({{"completion_token_ids",
-                                 JsonValue::array({token_array(finish_->completion_tokens)})}}));
-  }
-
-  std::string last_frames() {
+  std::string last() override {
     JsonValue delta = JsonValue::object({{"stop_reason", stop_reason()}});
     delta.set("stop_sequence", stop_sequence());
     JsonValue event = JsonValue::object({{"type", text("message_delta")}});
@@ -175,7 +128,7 @@ class MessagesRenderer final : public ReplyRenderer {
     return out + delta(type, key, some);
   }
 
-  std::string take(const ReplyEvent& event) {
+  std::string take(const ReplyEvent& event) override {
     if (const auto* said = std::get_if<TextDelta>(&event))
       return add_text(Block::kText, "text", "text_delta", "text", said->text);
     if (const auto* thought = std::get_if<ReasoningDelta>(&event))
@@ -193,14 +146,9 @@ class MessagesRenderer final : public ReplyRenderer {
     return close_block();
   }
 
-  const ApiRequest request_;
-  const ReplyContext context_;
-  ReplyReader reader_;
   JsonValue::Array blocks_;
   Block kind_ = Block::kNone;
   std::string input_;  // of the tool_use block that is open
-  std::optional<protocol::FinishEvent> finish_;
-  std::optional<Error> error_;
 };
 
 }  // namespace

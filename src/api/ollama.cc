@@ -72,7 +72,7 @@ Status read_messages(const Fields& fields, OllamaRequest& out) {
     const JsonValue* images = messages->items()[i].find("images");
     if (images == nullptr || images->items().empty()) continue;
     return make_error(400, "unsupported_content", "images are not supported by this model",
-                      pointer_to("/messages", std::to_string(i)) + "/images");
+                      pointer_to("/messages", i) + "/images");
   }
   out.body.set("messages", *messages);
   if (const JsonValue* tools = fields.find("tools")) out.body.set("tools", *tools);

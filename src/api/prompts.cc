@@ -21,7 +21,7 @@ Status check_token(int32_t token, const text::Tokenizer& tokenizer, const std::s
 Status check_tokens(std::span<const int32_t> tokens, const text::Tokenizer& tokenizer,
                     const std::string& pointer) {
   for (size_t i = 0; i < tokens.size(); ++i)
-    TANDEM_CHECK(check_token(tokens[i], tokenizer, pointer_to(pointer, std::to_string(i))));
+    TANDEM_CHECK(check_token(tokens[i], tokenizer, pointer_to(pointer, i)));
   return {};
 }
 
@@ -39,7 +39,7 @@ const char* prompt_field(const ApiRequest& request) {
 
 std::string prompt_pointer(const ApiRequest& request, size_t index) {
   const std::string field = prompt_field(request);
-  return request.prompts.size() > 1 ? pointer_to(field, std::to_string(index)) : field;
+  return request.prompts.size() > 1 ? pointer_to(field, index) : field;
 }
 
 Result<std::vector<int32_t>> encode_messages(const ApiRequest& request,

@@ -58,7 +58,7 @@ std::vector<OfferedTool> offered(const ApiRequest& request) {
     OfferedTool tool{.name = name->as_string(),
                      .parameters = {},
                      .strict = false,
-                     .pointer = pointer_to("/tools", std::to_string(i)) + "/function/parameters"};
+                     .pointer = pointer_to("/tools", i) + "/function/parameters"};
     if (const JsonValue* strict = function->find("strict")) tool.strict = strict->as_bool();
     if (const JsonValue* parameters = function->find("parameters")) tool.parameters = *parameters;
     if (!tool.parameters.is_object())

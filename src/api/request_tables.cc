@@ -36,21 +36,30 @@ constexpr Field kStreamOptions[] = {
     {"include_obfuscation", "Padding against traffic analysis", Unused{"b"}},
 };
 
+// Of several dialects.
+constexpr Field kStream = {"stream", "Answer with server-sent events",
+                           Flag{[](Draft& d) -> bool& { return d.request.stream; }}, "false"};
+constexpr Field kTemperature = {
+    "temperature", "0: always the likeliest token",
+    Real{0, 2, false, [](Draft& d) -> float& { return sampling(d).temperature; }}, "1"};
+constexpr Field kTopP = {"top_p", "Keeps the likeliest tokens that together have this probability",
+                         Real{0, 1, false, [](Draft& d) -> float& { return sampling(d).top_p; }},
+                         "1"};
+constexpr Field kTopK = {"top_k", "Keeps so many of the likeliest tokens; 0 or -1: all",
+                         Integer{-1, kMax32,
+                                 [](Draft& d, int64_t v) {
+                                   sampling(d).top_k =
+                                       static_cast<int32_t>(std::max<int64_t>(v, 0));
+                                 }},
+                         "0"};
+
 constexpr Field kGeneration[] = {
-    {"stream", "Answer with server-sent events",
-     Flag{[](Draft& d) -> bool& { return d.request.stream; }}, "false"},
+    kStream,
     {"stream_options", "Only with stream",
      Group{kStreamOptions, [](Draft& d) { d.stream_options = true; }}},
-    {"temperature", "0: always the likeliest token",
-     Real{0, 2, false, [](Draft& d) -> float& { return sampling(d).temperature; }}, "1"},
-    {"top_p", "Keeps the likeliest tokens that together have this probability",
-     Real{0, 1, false, [](Draft& d) -> float& { return sampling(d).top_p; }}, "1"},
-    {"top_k", "Keeps so many of the likeliest tokens; 0 or -1: all",
-     Integer{-1, kMax32,
-             [](Draft& d, int64_t v) {
-               sampling(d).top_k = static_cast<int32_t>(std::max<int64_t>(v, 0));
-             }},
-     "0"},
+    kTemperature,
+    kTopP,
+    kTopK,
     {"min_p", "Keeps tokens at least this likely relative to the likeliest",
      Real{0, 1, false, [](Draft& d) -> float& { return sampling(d).min_p; }}, "0"},
     {"typical_p", "Locally typical sampling; 1: off",
@@ -282,18 +291,10 @@ constexpr Field kMessagesCommon[] = {
 constexpr Field kMessagesGeneration[] = {
     {"max_tokens", "The longest answer",
      Integer{1, kMax32, [](Draft& d, int64_t v) { d.max_tokens = v; }}, nullptr, true},
-    {"stream", "Answer with server-sent events",
-     Flag{[](Draft& d) -> bool& { return d.request.stream; }}, "false"},
-    {"temperature", "0: always the likeliest token",
-     Real{0, 2, false, [](Draft& d) -> float& { return sampling(d).temperature; }}, "1"},
-    {"top_p", "Keeps the likeliest tokens that together have this probability",
-     Real{0, 1, false, [](Draft& d) -> float& { return sampling(d).top_p; }}, "1"},
-    {"top_k", "Keeps so many of the likeliest tokens; 0 or -1: all",
-     Integer{-1, kMax32,
-             [](Draft& d, int64_t v) {
-               sampling(d).top_k = static_cast<int32_t>(std::max<int64_t>(v, 0));
-             }},
-     "0"},
+    kStream,
+    kTemperature,
+    kTopP,
+    kTopK,
     {"stop_sequences", "Ends the answer before one of these strings",
      Special{
          R"({"type":["array","null"],"maxItems":16,"items":{"type":"string","maxLength":4096}})",
@@ -330,16 +331,13 @@ constexpr Field kResponsesCommon[] = {
 constexpr Field kResponsesGeneration[] = {
     {"max_output_tokens", "The longest answer; absent: until the context is full",
      Integer{1, kMax32, [](Draft& d, int64_t v) { d.max_tokens = v; }}},
-    {"stream", "Answer with server-sent events",
-     Flag{[](Draft& d) -> bool& { return d.request.stream; }}, "false"},
+    kStream,
     {"stream_options", "Padding against traffic analysis", Unused{"o"}},
     {"stream_tool_arguments",
      "Streams a call's arguments while they are generated; else a call is told when it is complete",
      Flag{[](Draft& d) -> bool& { return d.request.live_arguments; }}, "false"},
-    {"temperature", "0: always the likeliest token",
-     Real{0, 2, false, [](Draft& d) -> float& { return sampling(d).temperature; }}, "1"},
-    {"top_p", "Keeps the likeliest tokens that together have this probability",
-     Real{0, 1, false, [](Draft& d) -> float& { return sampling(d).top_p; }}, "1"},
+    kTemperature,
+    kTopP,
     {"store", "Keep the response, so that another may go on from it",
      Flag{[](Draft& d) -> bool& { return d.request.store; }}, "true"},
     {"include", "reasoning.encrypted_content: reasoning in a form that can be sent back",

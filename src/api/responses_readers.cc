@@ -13,24 +13,11 @@ namespace tandem::api {
 namespace {
 
 constexpr size_t kMaxItems = 65536;
-constexpr size_t kMaxTools = 4096;
 constexpr std::string_view kSealed = "tandem1.";
-
-std::string item(const std::string& pointer, size_t index) {
-  return pointer_to(pointer, std::to_string(index));
-}
 
 std::string text_of(const JsonValue& object, std::string_view key) {
   const JsonValue* value = object.find(key);
   return value != nullptr && value->is_string() ? value->as_string() : "";
-}
-
-Result<std::string> string_of(const JsonValue& object, const char* key, const std::string& at) {
-  const JsonValue* value = object.find(key);
-  if (value == nullptr || !value->is_string())
-    return make_error(400, "invalid_type", "'" + std::string(key) + "' must be a string",
-                      pointer_to(at, key));
-  return value->as_string();
 }
 
 // A string or a list of parts.
@@ -42,9 +29,9 @@ Result<std::string> content_text(const JsonValue* content, const std::string& at
   std::string text;
   for (size_t i = 0; i < content->items().size(); ++i) {
     const JsonValue& part = content->items()[i];
-    const std::string here = item(at, i);
+    const std::string here = pointer_to(at, i);
     if (!part.is_object()) return invalid_request("a content part must be an object", here);
-    TANDEM_TRY(type, string_of(part, "type", here));
+    TANDEM_TRY(type, string_member(part, "type", here));
     const bool known = type == "input_text" || type == "output_text" || type == "text" ||
                        type == "summary_text" || type == "reasoning_text" || type == "refusal";
     if (!known) {
@@ -53,7 +40,7 @@ Result<std::string> content_text(const JsonValue* content, const std::string& at
           "content of type '" + type + "' is not supported by this model: only text is",
           here + "/type");
     }
-    TANDEM_TRY(some, string_of(part, type == "refusal" ? "refusal" : "text", here));
+    TANDEM_TRY(some, string_member(part, type == "refusal" ? "refusal" : "text", here));
     if (i > 0) text += '\n';
     text += some;
   }
@@ -67,7 +54,7 @@ JsonValue arguments_of(const std::string& text) {
 }
 
 Status read_message(const JsonValue& one, const std::string& at, ConversationBuilder& to) {
-  TANDEM_TRY(role, string_of(one, "role", at));
+  TANDEM_TRY(role, string_member(one, "role", at));
   TANDEM_TRY(text, content_text(one.find("content"), at + "/content"));
   if (role == "assistant") {
     to.say(text);
@@ -99,17 +86,17 @@ Status read_item(const JsonValue& one, const std::string& at, Draft& draft,
     return read_message(one, at, to);
   if (type == "reasoning") return read_thought(one, at, to);
   if (type == "function_call") {
-    TANDEM_TRY(id, string_of(one, "call_id", at));
-    TANDEM_TRY(name, string_of(one, "name", at));
+    TANDEM_TRY(id, string_member(one, "call_id", at));
+    TANDEM_TRY(name, string_member(one, "name", at));
     to.call(id, qualified_name(text_of(one, "namespace"), name),
             arguments_of(text_of(one, "arguments")));
   } else if (type == "custom_tool_call") {
-    TANDEM_TRY(id, string_of(one, "call_id", at));
-    TANDEM_TRY(name, string_of(one, "name", at));
+    TANDEM_TRY(id, string_member(one, "call_id", at));
+    TANDEM_TRY(name, string_member(one, "name", at));
     to.call(id, qualified_name(text_of(one, "namespace"), name),
             JsonValue::object({{"input", JsonValue::string(text_of(one, "input"))}}));
   } else if (type == "function_call_output" || type == "custom_tool_call_output") {
-    TANDEM_TRY(id, string_of(one, "call_id", at));
+    TANDEM_TRY(id, string_member(one, "call_id", at));
     TANDEM_TRY(text, content_text(one.find("output"), at + "/output"));
     to.result(id, text);
   } else if (type == "additional_tools") {
@@ -126,7 +113,7 @@ Status read_item(const JsonValue& one, const std::string& at, Draft& draft,
 
 Status add_function(const JsonValue& tool, const std::string& space, const std::string& at,
                     Draft& draft) {
-  TANDEM_TRY(name, string_of(tool, "name", at));
+  TANDEM_TRY(name, string_member(tool, "name", at));
   const JsonValue* parameters = tool.find("parameters");
   if (parameters != nullptr && !parameters->is_null() && !parameters->is_object())
     return make_error(400, "invalid_type", "'parameters' must be an object", at + "/parameters");
@@ -140,7 +127,7 @@ Status add_function(const JsonValue& tool, const std::string& space, const std::
 // Told to the model as a function of one text.
 Status add_custom(const JsonValue& tool, const std::string& space, const std::string& at,
                   Draft& draft) {
-  TANDEM_TRY(name, string_of(tool, "name", at));
+  TANDEM_TRY(name, string_member(tool, "name", at));
   const std::string told = qualified_name(space, name);
   JsonValue input = JsonValue::object({{"type", JsonValue::string("string")}});
   JsonValue parameters = JsonValue::object({{"type", JsonValue::string("object")}});
@@ -163,9 +150,9 @@ Status add_tool(const JsonValue& tool, const std::string& space, const std::stri
   if (type != "namespace" || !space.empty()) return {};
   const JsonValue* inner = tool.find("tools");
   if (inner == nullptr) return {};
-  TANDEM_TRY(name, string_of(tool, "name", at));
+  TANDEM_TRY(name, string_member(tool, "name", at));
   for (size_t i = 0; i < inner->items().size(); ++i)
-    TANDEM_CHECK(add_tool(inner->items()[i], name, item(at + "/tools", i), draft));
+    TANDEM_CHECK(add_tool(inner->items()[i], name, pointer_to(at + "/tools", i), draft));
   return {};
 }
 
@@ -176,7 +163,7 @@ Status add_tools(const JsonValue& value, const std::string& pointer, Draft& draf
     return make_error(400, "array_above_max_length", "there are more than 4096 tools", pointer);
   if (draft.request.tools.is_null()) draft.request.tools = JsonValue::array();
   for (size_t i = 0; i < value.items().size(); ++i)
-    TANDEM_CHECK(add_tool(value.items()[i], "", item(pointer, i), draft));
+    TANDEM_CHECK(add_tool(value.items()[i], "", pointer_to(pointer, i), draft));
   return {};
 }
 
@@ -201,7 +188,7 @@ Status read_input(const JsonValue& value, const std::string& pointer, Draft& dra
   if (draft.earlier != nullptr) {
     for (size_t i = 0; i < draft.earlier->items().size(); ++i)
       TANDEM_CHECK(
-          read_item(draft.earlier->items()[i], item("/previous_response_id", i), draft, to));
+          read_item(draft.earlier->items()[i], pointer_to("/previous_response_id", i), draft, to));
   }
   if (value.is_string()) {
     to.add("user", value.as_string());
@@ -211,7 +198,7 @@ Status read_input(const JsonValue& value, const std::string& pointer, Draft& dra
     return invalid_request("there are more than 65536 input items", pointer);
   }
   for (size_t i = 0; i < value.items().size(); ++i)
-    TANDEM_CHECK(read_item(value.items()[i], item(pointer, i), draft, to));
+    TANDEM_CHECK(read_item(value.items()[i], pointer_to(pointer, i), draft, to));
   draft.request.messages = to.take();
   return {};
 }
@@ -222,17 +209,14 @@ Status read_response_tools(const JsonValue& value, const std::string& pointer, D
 
 Status read_response_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft) {
   ApiRequest& request = draft.request;
+  if (read_choice_word(value, draft)) return {};
   if (value.is_string()) {
-    const std::string& word = value.as_string();
-    draft.tools_off = word == "none";
-    if (word == "required") request.choice = ToolChoice::kRequired;
-    if (word == "none" || word == "auto" || word == "required") return {};
     return make_error(400, "invalid_value", "'tool_choice' must be auto, none, required or a tool",
                       pointer);
   }
   if (!value.is_object())
     return make_error(400, "invalid_type", "'tool_choice' must be a string or an object", pointer);
-  TANDEM_TRY(type, string_of(value, "type", pointer));
+  TANDEM_TRY(type, string_member(value, "type", pointer));
   if (type == "allowed_tools") {
     if (text_of(value, "mode") == "required") request.choice = ToolChoice::kRequired;
     return {};
@@ -240,7 +224,7 @@ Status read_response_tool_choice(const JsonValue& value, const std::string& poin
   if (type != "function" && type != "custom")
     return make_error(400, "unsupported_parameter", "only functions and custom tools can be chosen",
                       pointer + "/type");
-  TANDEM_TRY(name, string_of(value, "name", pointer));
+  TANDEM_TRY(name, string_member(value, "name", pointer));
   request.choice = ToolChoice::kNamed;
   request.chosen_tool = qualified_name(text_of(value, "namespace"), name);
   return {};

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "api/fields.h"
-#include "api/reply_reader.h"
-#include "api/reply_renderer.h"
-#include "api/responses.h"
+#include "api/agent_reply.h"
 #include "api/responses_readers.h"
 #include "base/reply_text.h"
 
@@ -16,12 +13,10 @@ namespace {
 
 JsonValue text(std::string value) { return JsonValue::string(std::move(value)); }
 
-class ResponsesRenderer final : public ReplyRenderer {
+class ResponsesRenderer final : public AgentReply {
  public:
   ResponsesRenderer(const ApiRequest& request, ReplyContext context)
-      : request_(request),
-        context_(std::move(context)),
-        reader_(context_.reading.empty() ? ReplyReading{} : context_.reading[0], 0),
+      : AgentReply(request, std::move(context)),
         id_(context_.id.substr(context_.id.find('_') + 1)) {}
 
   std::string begin() override {
@@ -29,44 +24,27 @@ class ResponsesRenderer final : public ReplyRenderer {
            response_event("response.in_progress", "in_progress");
   }
 
-  std::string render(size_t, const protocol::TokenEvent& event) override {
-    std::string out;
-    if (finished()) return out;
-    if (const auto* said = std::get_if<protocol::TextEvent>(&event)) {
-      for (const ReplyEvent& part : reader_.push(*said)) out += take(part);
-    } else if (const auto* end = std::get_if<protocol::FinishEvent>(&event)) {
-      if (end->reason == protocol::FinishReason::kAborted) return fail(aborted());
-      for (const ReplyEvent& part : reader_.finish(end->reason)) out += take(part);
-      const bool cut = end->reason == protocol::FinishReason::kLength;
-      out += close_item(cut ? "incomplete" : "completed");
-      finish_ = *end;
-      out += response_event(cut ? "response.incomplete" : "response.completed",
-                            cut ? "incomplete" : "completed");
-    } else if (const auto* failed_with = std::get_if<protocol::ErrorEvent>(&event)) {
-      return fail(failed_with->error);
-    }
-    return out;
-  }
-
-  bool finished() const override { return finish_.has_value() || error_.has_value(); }
-  bool failed() const override { return error_.has_value(); }
-
-  void collect(size_t prompt, const protocol::TokenEvent& event) override {
-    (void)render(prompt, event);
-  }
-
-  Result<std::string> body() const override {
-    if (error_) return tl::unexpected(*error_);
-    if (!finish_) return internal_error("the answer ended without a finish");
-    const bool cut = finish_->reason == protocol::FinishReason::kLength;
-    JsonValue out = response(cut ? "incomplete" : "completed");
-    add_report(out);
-    return out.dump();
-  }
-
  private:
-  static Error aborted() {
-    return {503, "request_aborted", "the request was aborted before it finished"};
+  static bool is_cut(const protocol::FinishEvent& end) {
+    return end.reason == protocol::FinishReason::kLength;
+  }
+
+  std::string close(const protocol::FinishEvent& end) override {
+    return close_item(is_cut(end) ? "incomplete" : "completed");
+  }
+
+  std::string last() override {
+    return is_cut(*finish_) ? response_event("response.incomplete", "incomplete")
+                            : response_event("response.completed", "completed");
+  }
+
+  std::string fail() override {
+    std::string out = close_item("incomplete");
+    return out += response_event("response.failed", "failed");
+  }
+
+  JsonValue whole() const override {
+    return response(is_cut(*finish_) ? "incomplete" : "completed");
   }
 
   std::string frame(const char* type, JsonValue::Object members) {
@@ -77,24 +55,9 @@ class ResponsesRenderer final : public ReplyRenderer {
   }
 
   std::string response_event(const char* type, const char* status) {
-    JsonValue::Object members = {{"response", response(status)}};
-    if (finish_ && request_.envelope && request_.envelope->report_tokens)
-      members.emplace_back("tandem", report());
-    return frame(type, std::move(members));
-  }
-
-  std::string fail(Error error) {
-    error_ = std::move(error);
-    std::string out = close_item("incomplete");
-    return out += response_event("response.failed", "failed");
-  }
-
-  JsonValue report() const {
-    return JsonValue::object(
-        {{"completion_token_ids", JsonValue::array({token_array(finish_->completion_tokens)})}});
-  }
-  void add_report(JsonValue& json) const {
-    if (request_.envelope && request_.envelope->report_tokens) json.set("tandem", report());
+    JsonValue event = JsonValue::object({{"response", response(status)}});
+    if (finish_) add_report(event);
+    return frame(type, event.members());
   }
 
   JsonValue usage() const {
@@ -121,7 +84,7 @@ class ResponsesRenderer final : public ReplyRenderer {
     json.set("error", error_ ? JsonValue::object({{"code", text(error_->code)},
                                                   {"message", text(error_->message)}})
                              : JsonValue());
-    const bool cut = finish_ && finish_->reason == protocol::FinishReason::kLength;
+    const bool cut = finish_ && is_cut(*finish_);
     json.set("incomplete_details",
              cut ? JsonValue::object({{"reason", text("max_output_tokens")}}) : JsonValue());
     json.set("model", text(context_.model));
@@ -229,7 +192,7 @@ class ResponsesRenderer final : public ReplyRenderer {
                      std::move(members));
   }
 
-  std::string take(const ReplyEvent& event) {
+  std::string take(const ReplyEvent& event) override {
     if (const auto* said = std::get_if<TextDelta>(&event))
       return add_text(Kind::kMessage, said->text);
     if (const auto* thought = std::get_if<ReasoningDelta>(&event))
@@ -295,17 +258,12 @@ class ResponsesRenderer final : public ReplyRenderer {
            frame("response.custom_tool_call_input.done", with(place(false), "input", text(input)));
   }
 
-  const ApiRequest request_;
-  const ReplyContext context_;
-  ReplyReader reader_;
   const std::string id_;  // what all ids of this reply share
   int64_t sequence_ = 0;
   JsonValue::Array items_;  // done
   JsonValue item_;          // open
   Kind kind_ = Kind::kNone;
   std::string text_;  // of the open item
-  std::optional<protocol::FinishEvent> finish_;
-  std::optional<Error> error_;
 };
 
 }  // namespace

@@ -81,6 +81,8 @@ Result<JsonValue> parse_json(std::string_view text, int max_depth = kJsonMaxDept
 
 // Appends `value` as a JSON string with quotes; invalid UTF-8 becomes U+FFFD.
 void append_json_string(std::string& out, std::string_view value);
+// One byte of a string's inside, escaped where it must be.
+void append_json_byte(std::string& out, char c);
 
 // Replaces each maximal invalid UTF-8 sequence by U+FFFD.
 std::string sanitize_utf8(std::string_view text);

@@ -71,7 +71,6 @@ class Program {
   NodeId child(const ProgramNode& node, uint32_t index) const { return children_[node.a + index]; }
   NodeId rule(RuleId id) const { return rules_[id]; }
   RegexId lexeme_regex(uint32_t lexeme) const { return lexemes_[lexeme]; }
-  size_t lexeme_count() const { return lexemes_.size(); }
   const std::vector<int32_t>& token_set(uint32_t index) const { return token_sets_[index]; }
   size_t size() const { return nodes_.size() + children_.size() + regex_.size(); }
   size_t memory() const;

@@ -3,22 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/json_pointer.h"
+
 namespace tandem::grammar {
 namespace {
-
-std::string escape(std::string_view key) {
-  std::string out;
-  for (const char c : key) {
-    if (c == '~') {
-      out += "~0";
-    } else if (c == '/') {
-      out += "~1";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 struct Uri {
   std::string scheme;     // with its colon
@@ -118,7 +106,7 @@ std::pair<std::string_view, std::string_view> split_fragment(std::string_view ur
 void SchemaSource::index(const JsonValue& value, const std::string& pointer, std::string base) {
   if (value.is_array()) {
     for (size_t i = 0; i < value.items().size(); ++i)
-      index(value.items()[i], pointer + "/" + std::to_string(i), base);
+      index(value.items()[i], pointer_to(pointer, i), base);
     return;
   }
   if (value.is_object()) {
@@ -146,7 +134,7 @@ void SchemaSource::index(const JsonValue& value, const std::string& pointer, std
             member.is_object() && (pointer.ends_with("/properties") || pointer.ends_with("/$defs"));
         if (!schema) continue;
       }
-      index(member, pointer + "/" + escape(key), base);
+      index(member, pointer_to(pointer, key), base);
     }
   }
   places_.emplace(&value, Place{pointer, std::move(base)});
@@ -179,7 +167,7 @@ std::string SchemaSource::pointer(const JsonValue& schema) const {
 }
 
 std::string SchemaSource::pointer(const JsonValue& schema, std::string_view keyword) const {
-  return pointer(schema) + "/" + escape(keyword);
+  return pointer_to(pointer(schema), keyword);
 }
 
 Result<const JsonValue*> SchemaSource::walk(const JsonValue& from, std::string_view pointer) const {

@@ -1,10 +1,8 @@
 #include "router/request_id.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
 
-#include <sys/random.h>
+#include "numerics/hmac.h"
 
 namespace tandem::router {
 
@@ -12,41 +10,9 @@ namespace {
 
 constexpr std::string_view kHex = "0123456789abcdef";
 
-// The kernel's random bytes, fetched for many ids at once. Each is used once.
-class RandomBytes {
- public:
-  unsigned char next() {
-    if (left_ == 0) fill();
-    return std::exchange(bytes_[--left_], 0);
-  }
-
- private:
-  void fill() {
-    while (left_ < bytes_.size()) {
-      const ssize_t got = ::getrandom(bytes_.data() + left_, bytes_.size() - left_, 0);
-      if (got > 0) left_ += static_cast<size_t>(got);
-    }
-  }
-
-  std::array<unsigned char, 256> bytes_{};
-  size_t left_ = 0;
-};
-
-std::string random_hex(size_t bytes) {
-  thread_local RandomBytes random;
-  std::string text;
-  text.reserve(2 * bytes);
-  for (size_t i = 0; i < bytes; ++i) {
-    const unsigned char byte = random.next();
-    text += kHex[byte >> 4];
-    text += kHex[byte & 15];
-  }
-  return text;
-}
-
 }  // namespace
 
-std::string mint_id() { return random_hex(16); }
+std::string mint_id() { return numerics::random_hex(32); }
 
 std::string short_id(uint64_t bits) {
   std::string id;
@@ -69,7 +35,7 @@ std::string traceparent_of(const net::Headers& headers) {
                     !zero(36, 16) && given[52] == '-' && hex(53, 2) && given.substr(0, 2) != "ff" &&
                     (given.size() == 55 || given[55] == '-');
   if (good) return std::string(given);
-  return "00-" + random_hex(16) + "-" + random_hex(8) + "-01";
+  return "00-" + mint_id() + "-" + numerics::random_hex(16) + "-01";
 }
 
 std::string request_id_of(const net::Headers& headers) {

@@ -103,7 +103,6 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   Result<net::ClientRequest> leg_request(LegPart part, WorkerId worker, uint32_t attempt) const;
   LegValues leg_values(LegPart part, WorkerId worker, uint32_t attempt) const;
   BodyPieces tandem_envelope(LegPart part, uint32_t attempt) const;
-  void start_leg(const std::shared_ptr<LegRun>& leg, net::ClientRequest request);
   void abort_engine(const LegRun& leg) const;
   static net::asio::awaitable<void> run_leg(std::shared_ptr<RequestRun> self,
                                             std::shared_ptr<LegRun> leg);

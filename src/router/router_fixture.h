@@ -99,6 +99,20 @@ class RouterTest : public testing::Test {
     return ask("", std::move(headers), std::move(path));
   }
 
+  // Until the router says that so many workers are up.
+  awaitable<bool> until_up(size_t count) {
+    const TimePoint end = std::chrono::steady_clock::now() + 3s;
+    while (std::chrono::steady_clock::now() < end) {
+      const auto told = parse_json((co_await get("/router/workers")).body);
+      size_t up = 0;
+      for (const JsonValue& worker : told->find("workers")->items())
+        up += worker.find("state")->as_string() == "up" ? 1 : 0;
+      if (up == count) co_return true;
+      co_await reactor.sleep(5ms);
+    }
+    co_return false;
+  }
+
   static JsonValue json(const std::string& text) {
     auto parsed = parse_json(text);
     EXPECT_TRUE(parsed) << text;

@@ -86,7 +86,7 @@ TEST_F(RouterTest, AWrongSecretOrAnotherModelKeepsAWorkerOut) {
     u[0]->secret = "other";
     u[1]->lineage = "lineage-2";
     u[1]->epoch = "2";
-    co_await reactor.sleep(200ms);
+    EXPECT_TRUE(co_await until_up(2));
     for (int i = 0; i < 5; ++i)
       EXPECT_EQ((co_await ask(chat("hello " + std::to_string(i)))).status, 200);
     EXPECT_EQ(u[0]->seen.size() + u[1]->seen.size(), 0U);
@@ -98,7 +98,7 @@ TEST_F(RouterTest, AnotherBlockSizeKeepsAWorkerOut) {
   run(1, 1, 1, [this]() -> awaitable<void> {
     u[0]->block_tokens = 32;
     u[0]->epoch = "2";
-    co_await reactor.sleep(200ms);
+    EXPECT_TRUE(co_await until([&] { return !router->complete(); }));
     for (int i = 0; i < 5; ++i)
       EXPECT_EQ((co_await ask(chat("hello " + std::to_string(i)))).status, 200);
     EXPECT_EQ(u[0]->seen.size(), 0U);

@@ -142,7 +142,6 @@ class WorkerRegistry {
   bool serves(WorkerId id, const ServedModel& model) const;
   // Some worker is another engine's: bodies must be looked at before it is known whose they are.
   bool any_engine() const { return engines_ > 0; }
-  bool any_tandem() const { return workers_.size() > engines_ + removed_; }
   // Never null.
   const std::shared_ptr<const ModelList>& models() const { return models_; }
 

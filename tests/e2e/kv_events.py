@@ -3,7 +3,6 @@ token ids that nobody had before."""
 
 import contextlib
 import itertools
-import socket
 import threading
 import time
 
@@ -11,15 +10,9 @@ import msgpack
 import zmq
 
 from mocks import SLOW, Mocks
-from servers import SECRET, Process, metrics, request
+from servers import SECRET, Process, free_port, metrics, request
 
 BLOCK = 16
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Listener:

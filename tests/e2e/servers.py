@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -13,6 +14,13 @@ import urllib.parse
 
 SECRET = "e2e-secret"
 READY_SECONDS = 120
+
+
+def free_port():
+    """For peers that want to be told theirs; ours take 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def wait_until(condition, seconds, what):

@@ -7,11 +7,11 @@ import pathlib
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 
 from mocks import SLOW, Mocks
+from servers import wait_until
 
 pytestmark = pytest.mark.quick
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -124,7 +124,8 @@ def test_ctrl_c_gives_the_report_of_what_was_measured(binary, engine, tmp_path):
     report = tmp_path / "report.json"
     process = subprocess.Popen([str(binary), "bench", engine.url, "--concurrency", "2", "--duration", "60s", "--input", "8", "--output", "5",
                                 "--json", str(report), "--seed", "77", "--warmup", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(2 * SLOW)
+    before = engine.state()["requests"]
+    wait_until(lambda: engine.state()["requests"] >= before + 6, 30 * SLOW, "it sends requests")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 0, err

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from kv_events import BLOCK, Listener, complete, engines, free_port, fresh_tokens
-from servers import request
+from kv_events import BLOCK, Listener, complete, engines, fresh_tokens
+from servers import free_port, request
 
 pytestmark = pytest.mark.quick
 

@@ -4,23 +4,16 @@ import concurrent.futures
 import contextlib
 import importlib.util
 import json
-import socket
 import subprocess
 import sys
 
 import pytest
 
 from mocks import Mocks
-from servers import Stream, request, text_of, wait_until
+from servers import Stream, free_port, request, text_of, wait_until
 
 pytestmark = pytest.mark.quick
 PROMPTS = [f"please tell the story of number {i} from its beginning" for i in range(24)]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextlib.contextmanager

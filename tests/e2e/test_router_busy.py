@@ -53,8 +53,8 @@ def ask(fleet, prompt, into, **fields):
 def test_answers_of_engines_that_leave_their_health_route_unanswered_are_whole(fleet, stream):
     replies = []
     thread = ask(fleet, f"short {stream}", replies, stream=stream, max_tokens=50)
-    time.sleep(0.2)
-    busy = next(at for at, engine in enumerate(fleet.mocks.all) if engine.role != "prefill" and engine.state()["running"])
+    busy = wait_until(lambda: next((engine for engine in fleet.decode if engine.state()["running"]), None), 5 * SLOW, "nobody runs it")
+    busy = fleet.mocks.all.index(busy)
     fleet.mocks.faults("mute-health")
     before = time.monotonic()
     while thread.is_alive() and time.monotonic() - before < JUDGED:
@@ -74,7 +74,7 @@ def test_a_long_prompt_is_waited_for_in_silence(fleet):
     replies = []
     prompt = f"long {time.monotonic()} " + "x" * int(8000 * 2.0 * SLOW)  # two seconds of prefill without a byte
     thread = ask(fleet, prompt, replies, max_tokens=2)
-    time.sleep(0.2)
+    wait_until(lambda: any(engine.state()["running"] for engine in fleet.mocks.all), 5 * SLOW, "nobody runs it")
     fleet.mocks.faults("mute-health")
     wait_until(lambda: any(gauge(fleet, "silent")), 1.5 * SLOW, fleet.router.log)
     assert thread.is_alive()

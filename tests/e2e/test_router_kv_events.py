@@ -8,9 +8,9 @@ import signal
 
 import pytest
 
-from kv_events import BLOCK, COUNTER, VllmPublisher, complete, counts, engines, free_port, fresh_tokens, goes_to, known, router
+from kv_events import BLOCK, COUNTER, VllmPublisher, complete, counts, engines, fresh_tokens, goes_to, known, router
 from mocks import SLOW
-from servers import SECRET, metrics, request, wait_until
+from servers import SECRET, free_port, metrics, request, wait_until
 
 pytestmark = pytest.mark.quick
 AUTH = {"x-tandem-auth": SECRET}

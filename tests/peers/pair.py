@@ -3,21 +3,14 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import uuid
 
-from servers import Process, metrics, request, wait_until
+from servers import Process, free_port, metrics, request, wait_until
 
 # mode: (vLLM's connector, ours)
 MODES = {"pull": ("NixlPullConnector", "vllm-nixl"), "push": ("NixlPushConnector", "vllm-nixl-push")}
 READY_SECONDS = 240
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Vllm:

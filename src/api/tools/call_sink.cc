@@ -62,7 +62,6 @@ void CallSink::emit(bool reasoning, std::string_view text) {
     events_.emplace_back(ReasoningDelta{std::string(text)});
   } else {
     events_.emplace_back(TextDelta{std::string(text)});
-    said_text_ = true;
   }
 }
 

@@ -58,7 +58,6 @@ class CallSink {
   void finish();
   ReplyEvents take() { return std::exchange(events_, {}); }
   int32_t calls() const { return calls_; }  // complete ones
-  bool said_text() const { return said_text_; }
 
  private:
   void add(bool reasoning, std::string_view text);
@@ -75,7 +74,6 @@ class CallSink {
   bool run_empty_ = true;  // nothing but white space since the run began
   bool drop_leading_ = false;
   bool after_call_ = false;
-  bool said_text_ = false;
   bool in_call_ = false;
   bool list_ = false;
   int32_t next_ = 0;

@@ -1,6 +1,7 @@
 #include "api/tools/json_stream.h"
 
 #include "base/json_value.h"
+#include "text/unicode.h"
 
 namespace tandem::api {
 
@@ -39,64 +40,10 @@ bool is_number(std::string_view text) {
   return at == text.size();
 }
 
-void append_utf8(std::string& out, uint32_t code) {
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xC0 | (code >> 6));
-    out += static_cast<char>(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    out += static_cast<char>(0xE0 | (code >> 12));
-    out += static_cast<char>(0x80 | ((code >> 6) & 0x3F));
-    out += static_cast<char>(0x80 | (code & 0x3F));
-  } else {
-    out += static_cast<char>(0xF0 | (code >> 18));
-    out += static_cast<char>(0x80 | ((code >> 12) & 0x3F));
-    out += static_cast<char>(0x80 | ((code >> 6) & 0x3F));
-    out += static_cast<char>(0x80 | (code & 0x3F));
-  }
-}
-
-void append_char(std::string& out, char c) {
-  constexpr char kHex[] = "0123456789abcdef";
-  const auto byte = static_cast<unsigned char>(c);
-  switch (c) {
-    case '"':
-      out += "\\\"";
-      return;
-    case '\\':
-      out += "\\\\";
-      return;
-    case '\b':
-      out += "\\b";
-      return;
-    case '\f':
-      out += "\\f";
-      return;
-    case '\n':
-      out += "\\n";
-      return;
-    case '\r':
-      out += "\\r";
-      return;
-    case '\t':
-      out += "\\t";
-      return;
-    default:
-      if (byte < 0x20) {
-        out += "\\u00";
-        out += kHex[byte >> 4];
-        out += kHex[byte & 15];
-      } else {
-        out += c;
-      }
-  }
-}
-
 }  // namespace
 
 void append_json_text(std::string& out, std::string_view text) {
-  for (const char c : text) append_char(out, c);
+  for (const char c : text) append_json_byte(out, c);
 }
 
 JsonStream::State JsonStream::push(std::string_view text, size_t& used, std::string& out) {
@@ -225,7 +172,7 @@ void JsonStream::in_string(char c, std::string& out) {
     return;
   }
   flush_surrogate(out);
-  if (c != '"') return append_char(out, c);
+  if (c != '"') return append_json_byte(out, c);
   out += '"';
   string_ = false;
   if (key_) {
@@ -245,24 +192,24 @@ void JsonStream::escape(char c, std::string& out) {
   flush_surrogate(out);
   switch (c) {
     case 'b':
-      return append_char(out, '\b');
+      return append_json_byte(out, '\b');
     case 'f':
-      return append_char(out, '\f');
+      return append_json_byte(out, '\f');
     case 'n':
-      return append_char(out, '\n');
+      return append_json_byte(out, '\n');
     case 'r':
-      return append_char(out, '\r');
+      return append_json_byte(out, '\r');
     case 't':
-      return append_char(out, '\t');
+      return append_json_byte(out, '\t');
     case '"':
     case '\\':
     case '/':
     case '\'':
-      return append_char(out, c);
+      return append_json_byte(out, c);
     default:
       // No escape of JSON's: the model meant a backslash, as in a regular expression.
-      append_char(out, '\\');
-      append_char(out, c);
+      append_json_byte(out, '\\');
+      append_json_byte(out, c);
   }
 }
 
@@ -279,7 +226,7 @@ void JsonStream::hex(char c, std::string& out) {
   code_ = code_ * 16 + digit;
   if (--hex_left_ > 0) return;
   if (code_ >= 0xDC00 && code_ < 0xE000 && high_ != 0) {
-    append_utf8(out, 0x10000 + ((high_ - 0xD800) << 10) + (code_ - 0xDC00));
+    text::append_utf8(out, 0x10000 + ((high_ - 0xD800) << 10) + (code_ - 0xDC00));
     high_ = 0;
     return;
   }
@@ -287,18 +234,18 @@ void JsonStream::hex(char c, std::string& out) {
   if (code_ >= 0xD800 && code_ < 0xDC00) {
     high_ = code_;
   } else if (code_ >= 0xDC00 && code_ < 0xE000) {
-    append_utf8(out, 0xFFFD);
+    text::append_utf8(out, 0xFFFD);
   } else if (code_ < 0x80) {
-    append_char(out, static_cast<char>(code_));
+    append_json_byte(out, static_cast<char>(code_));
   } else {
-    append_utf8(out, code_);
+    text::append_utf8(out, code_);
   }
 }
 
 // A high surrogate without its low one stands for no character.
 void JsonStream::flush_surrogate(std::string& out) {
   if (high_ == 0) return;
-  append_utf8(out, 0xFFFD);
+  text::append_utf8(out, 0xFFFD);
   high_ = 0;
 }
 

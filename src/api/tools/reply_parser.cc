@@ -97,8 +97,6 @@ std::string_view ReplyFormat::reasoning_parser() const {
   return reasoning_ == nullptr ? "none" : reasoning_->name;
 }
 
-bool ReplyFormat::has_calls() const { return tools_ != nullptr; }
-
 std::vector<int32_t> ReplyFormat::kept_tokens(bool tools) const {
   std::vector<int32_t> out;
   const auto add = [&](const Markers& markers) {

@@ -49,7 +49,6 @@ class ReplyFormat {
   std::string_view tool_parser() const;
   std::string_view reasoning_parser() const;
   CallIds::Style ids() const { return ids_; }
-  bool has_calls() const;
   // Tokens whose spelling must stand in the text. Without tools the markers of calls are left out.
   std::vector<int32_t> kept_tokens(bool tools) const;
   // How a reply begins whose prompt ends with this text (control tokens spelled).

@@ -54,19 +54,24 @@ class TaggedReply final : public ReplyMachine {
 
   // Only white space so far: reasoning may open, or calls without a marker.
   bool start(Cursor& in) {
+    const Cursor::Match match = take_opener(in);
+    if (match == Cursor::Match::kMaybe) return false;
+    state_ = match == Cursor::Match::kYes ? State::kReasoning : State::kAnswer;
+    if (match == Cursor::Match::kYes) label_ = reasoning_.label;
+    return true;
+  }
+
+  // White space and what opens reasoning, when both are there.
+  Cursor::Match take_opener(Cursor& in) const {
     const size_t spaces = in.spaces();
-    if (spaces == in.size() && !in.ended()) return false;
+    if (spaces == in.size() && !in.ended()) return Cursor::Match::kMaybe;
     for (const Marker& marker : reasoning_.open) {
       const Cursor::Match match = in.at(marker, spaces);
-      if (match == Cursor::Match::kMaybe) return false;
       if (match == Cursor::Match::kNo) continue;
-      in.skip(spaces + marker.spelling.size());
-      label_ = reasoning_.label;
-      state_ = State::kReasoning;
-      return true;
+      if (match == Cursor::Match::kYes) in.skip(spaces + marker.spelling.size());
+      return match;
     }
-    state_ = State::kAnswer;
-    return true;
+    return Cursor::Match::kNo;
   }
 
   bool reason(Cursor& in, CallSink& sink) {
@@ -79,15 +84,7 @@ class TaggedReply final : public ReplyMachine {
     }
     if (first_) {
       // A prompt that opened the block already, and a model that opens it again.
-      const size_t spaces = in.spaces();
-      if (spaces == in.size() && !in.ended()) return false;
-      for (const Marker& marker : reasoning_.open) {
-        const Cursor::Match match = in.at(marker, spaces);
-        if (match == Cursor::Match::kMaybe) return false;
-        if (match == Cursor::Match::kNo) continue;
-        in.skip(spaces + marker.spelling.size());
-        break;
-      }
+      if (take_opener(in) == Cursor::Match::kMaybe) return false;
       first_ = false;
       return true;
     }

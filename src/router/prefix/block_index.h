@@ -56,7 +56,6 @@ class BlockIndex {
 
   size_t entries() const { return entries_; }  // (lane, block) pairs
   size_t blocks() const { return blocks_.size(); }
-  size_t lane_entries(LaneId lane) const { return lanes_[lane]->names.size(); }
   size_t bytes() const;
   uint64_t evictions() const { return evictions_; }
 
