@@ -221,5 +221,25 @@ TEST(GrammarCacheTest, TheSameSpecIsCompiledOnce) {
       << "in use: not forgotten";
 }
 
+TEST(JsonSchema, LongEnumsTakeLinearTime) {
+  std::string values;
+  for (int i = 0; i < 20'000; ++i)
+    values += (i == 0 ? "\"value " : ", \"value ") + std::to_string(i * 7919) + "\"";
+  // Comparing each with each would take minutes of the two seconds that compiling may take.
+  const auto grammar = compile_text(
+      GrammarKind::kJsonSchema, "{\"allOf\":[{\"enum\":[" + values + "]},{\"enum\":[1.0," + values +
+                                    "]},{\"type\":[\"string\",\"integer\"]}]}");
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  EXPECT_TRUE(accepts(*grammar, "\"value 158372081\""));
+  EXPECT_FALSE(accepts(*grammar, "\"value 158372082\""));
+  EXPECT_FALSE(accepts(*grammar, "1"));
+}
+
+TEST(JsonSchema, EnumsKnowEqualValuesBySense) {
+  run({{R"({"allOf":[{"enum":[1.0,{"a":1,"b":[2]},"x",[1,2],null]},{"enum":[{"b":[2.0],"a":1e0},1,[2,1],"X"]}]})",
+        {"1", R"({"a": 1, "b": [2]})"},
+        {"\"x\"", "null", "[1, 2]"}}});
+}
+
 }  // namespace
 }  // namespace tandem::grammar

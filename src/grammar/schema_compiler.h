@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -173,6 +174,8 @@ class SchemaCompiler {
   std::vector<Scope> scopes_{{nullptr, 0}};
   std::map<std::pair<std::string, Spelling>, RegexId> patterns_;
   std::set<const JsonValue*> noted_;
+  // Of a list of `enum`, or a `const`: what equal values have in common.
+  std::unordered_map<const JsonValue*, std::unordered_set<std::string>> enum_keys_;
   int depth_ = 0;
 };
 

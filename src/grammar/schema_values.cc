@@ -6,31 +6,39 @@
 namespace tandem::grammar {
 namespace {
 
-// Equal as JSON Schema has it: numbers by value, objects in any order.
-bool equal(const JsonValue& a, const JsonValue& b) {
-  if (a.kind() != b.kind()) return false;
-  switch (a.kind()) {
+// The same text for values that are equal as JSON Schema has it: numbers by value, objects in any
+// order.
+std::string key_of(const JsonValue& value) {
+  std::string out;
+  switch (value.kind()) {
     case JsonValue::Kind::kNull:
-      return true;
+      return "null";
     case JsonValue::Kind::kBool:
-      return a.as_bool() == b.as_bool();
-    case JsonValue::Kind::kString:
-      return a.as_string() == b.as_string();
+      return value.as_bool() ? "true" : "false";
     case JsonValue::Kind::kNumber: {
-      const auto x = parse_decimal(a.as_string());
-      const auto y = parse_decimal(b.as_string());
-      return x && y ? *x == *y : a.as_string() == b.as_string();
+      const auto decimal = parse_decimal(value.as_string());
+      return decimal ? decimal->text() : value.as_string();
     }
+    case JsonValue::Kind::kString:
+      append_json_string(out, value.as_string());
+      return out;
     case JsonValue::Kind::kArray:
-      return std::ranges::equal(a.items(), b.items(), equal);
-    case JsonValue::Kind::kObject:
-      return a.members().size() == b.members().size() &&
-             std::ranges::all_of(a.members(), [&](const auto& member) {
-               const JsonValue* other = b.find(member.first);
-               return other != nullptr && equal(member.second, *other);
-             });
+      out = "[";
+      for (const JsonValue& item : value.items()) out += key_of(item) + ",";
+      return out + "]";
+    case JsonValue::Kind::kObject: {
+      std::vector<std::string> members;
+      for (const auto& [name, member] : value.members()) {
+        append_json_string(members.emplace_back(), name);
+        members.back() += ":" + key_of(member);
+      }
+      std::ranges::sort(members);
+      out = "{";
+      for (const std::string& member : members) out += member + ",";
+      return out + "}";
+    }
   }
-  return false;
+  return out;
 }
 
 }  // namespace
@@ -110,12 +118,15 @@ Result<bool> SchemaCompiler::satisfies_facts(const JsonValue& value, const Conju
   TANDEM_TRY(facts, gather(items));
   for (size_t i = 0; i < facts.enums.size(); ++i) {
     const JsonValue& allowed = *facts.enums[i];
-    const bool in = facts.is_const[i]
-                        ? equal(value, allowed)
-                        : std::ranges::any_of(allowed.items(), [&](const JsonValue& one) {
-                            return equal(value, one);
-                          });
-    if (!in) return false;
+    auto& keys = enum_keys_[&allowed];
+    if (keys.empty()) {
+      if (facts.is_const[i]) {
+        keys.insert(key_of(allowed));
+      } else {
+        for (const JsonValue& one : allowed.items()) keys.insert(key_of(one));
+      }
+    }
+    if (!keys.contains(key_of(value))) return false;
   }
   switch (value.kind()) {
     case JsonValue::Kind::kNull:
