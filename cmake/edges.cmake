@@ -120,9 +120,9 @@ function(tandem_folder folder folders edges libraries)
     set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
     add_test(NAME ${name} COMMAND ${name}_test)
     set_tests_properties(${name} PROPERTIES TIMEOUT 600)
-    # The code under test is what is optimized: a test file full of assertions takes a sanitizer build three
-    # times as long with -O1. Not where the test itself computes a reference.
-    if(TANDEM_SANITIZE AND NOT name MATCHES "${tandem_fast_tests}")
+    # The code under test is what is optimized: a test file full of assertions takes half as long again with -O2, and
+    # three times as long with a sanitizer. Not where the test itself computes a reference.
+    if(NOT name MATCHES "${tandem_fast_tests}")
       target_compile_options(${name}_test PRIVATE -O0)
       tandem_precompile(${name}_test test)
     endif()

