@@ -1,13 +1,17 @@
 // ComputeThreads: the few threads that run one device's kernels in lock step.
 //
-// parallel() runs the same function on every thread, the caller included, and returns when all are
-// done. Work is split statically by (index, count), so that what a thread computes never depends on
-// timing. Between calls the helpers spin briefly (the next operator usually comes within
-// microseconds), then sleep in the kernel, so an idle worker costs nothing. With one thread
-// parallel() is a plain call.
+// parallel_parts() runs a function once for each part of some work, on the caller and on every
+// helper that is there in time, and returns when all parts are done. Parts are claimed, not dealt:
+// a helper that the system put aside, or that sleeps, delays nothing but the part it holds, and
+// with none the caller does all of it. So which thread computes a part depends on timing; what is
+// computed must not, and no result may depend on how work was cut.
 //
-// parallel() may be called from one thread at a time, never from inside itself. Functions must not
-// throw.
+// Between calls the helpers spin for a while (the next operator usually comes within microseconds;
+// in a virtual machine waking a sleeping core takes longer than most operators), then offer their
+// core to others, then sleep in the kernel, so an idle worker costs nothing. With one thread
+// everything is a plain call.
+//
+// Calls come from one thread at a time, never from inside themselves. Functions must not throw.
 #pragma once
 
 #include <atomic>
@@ -32,28 +36,36 @@ class ComputeThreads {
 
   int count() const { return count_; }
 
-  // Calls function(index, count) once on each thread, index 0 on the caller.
+  // Calls function(thread, part) once for each part in [0, parts); parts is at least 0. `thread`,
+  // in [0, count()), is the same for no two calls that run at once: it names scratch memory.
+  template <typename Function>
+  void parallel_parts(int parts, Function&& function) {
+    using Plain = std::remove_reference_t<Function>;
+    run([](void* context, int thread,
+           int part) noexcept { (*static_cast<Plain*>(context))(thread, part); },
+        const_cast<void*>(static_cast<const void*>(&function)), parts);
+  }
+
+  // The same with a part for each thread: calls function(index, count()) once for each index.
   template <typename Function>
   void parallel(Function&& function) {
-    using Plain = std::remove_reference_t<Function>;
-    run([](void* context, int index,
-           int count) noexcept { (*static_cast<Plain*>(context))(index, count); },
-        const_cast<void*>(static_cast<const void*>(&function)));
+    parallel_parts(count_, [&](int, int index) { function(index, count_); });
   }
 
  private:
-  using Task = void (*)(void* context, int index, int count) noexcept;
+  using Task = void (*)(void* context, int thread, int part) noexcept;
   struct Shared;
 
-  void run(Task task, void* context);
-  static void helper_loop(Shared& shared, int index);
+  void run(Task task, void* context, int parts);
+  static int take_parts(Shared& shared, int thread);
+  static void helper_loop(Shared& shared, int thread);
 
   int count_ = 1;
   std::unique_ptr<Shared> shared_;
 };
 
-// The static split: [begin, end) of `total` units for thread `index` of `count`; sizes differ by at
-// most one.
+// An even split: [begin, end) of `total` units for part `index` of `count`; sizes differ by at most
+// one.
 struct WorkRange {
   int32_t begin = 0;
   int32_t end = 0;

@@ -1,6 +1,7 @@
 #include "device/compute_threads.h"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -37,6 +38,33 @@ TEST(ComputeThreads, WakesHelpersThatWentToSleep) {
     });
     EXPECT_EQ(sum.load(), 3);
   }
+}
+
+TEST(ComputeThreads, EveryPartRunsOnceOnAThreadOfItsOwn) {
+  ComputeThreads threads(3);
+  std::array<std::atomic<int>, 3> busy{};
+  for (int round = 0; round < 3000; ++round) {
+    const int parts = round % 9;
+    std::array<int, 9> calls{};
+    threads.parallel_parts(parts, [&](int thread, int part) {
+      ASSERT_EQ(busy[static_cast<size_t>(thread)].fetch_add(1), 0);
+      ++calls[static_cast<size_t>(part)];
+      busy[static_cast<size_t>(thread)].fetch_sub(1);
+    });
+    for (int part = 0; part < 9; ++part)
+      ASSERT_EQ(calls[static_cast<size_t>(part)], part < parts ? 1 : 0);
+  }
+}
+
+// Whoever holds a core, the caller does what nobody claims.
+TEST(ComputeThreads, AHelperThatIsHeldUpDelaysOnlyItsOwnPart) {
+  ComputeThreads threads(2);
+  std::atomic<int> by_caller{0};
+  threads.parallel_parts(40, [&](int thread, int) {
+    if (thread == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    by_caller += thread == 0 ? 1 : 0;
+  });
+  EXPECT_GE(by_caller.load(), 38);
 }
 
 double process_cpu_seconds() {

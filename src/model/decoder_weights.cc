@@ -147,10 +147,10 @@ Result<ops::KvScales> load_kv_scales(TensorLoader& loader, const weights::Checkp
 Result<DecoderWeights> load_decoder_weights(const weights::Checkpoint& checkpoint,
                                             const DecoderSpec& spec,
                                             const ops::CpuExecutor& executor) {
-  TensorLoader loader(checkpoint, executor);
   const ModelConfig& c = spec.config;
-  for (const std::string& name : spec.other_tensors) loader.leave_out(name);
   DecoderWeights w;
+  TensorLoader loader(checkpoint, executor, w.arena);
+  for (const std::string& name : spec.other_tensors) loader.leave_out(name);
   TANDEM_TRY(embedding, loader.tensor(spec.names.embedding + ".weight", c.vocab, c.hidden));
   w.embedding = embedding;
   for (int32_t i = 0; i < c.layers; ++i) {

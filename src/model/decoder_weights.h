@@ -22,6 +22,7 @@ struct DecoderLayerWeights {  // vectors are empty where the spec has none
 };
 
 struct DecoderWeights {
+  ops::WeightArena arena;                      // of all matrices below
   const weights::Tensor* embedding = nullptr;  // read in place, one row per token
   std::vector<DecoderLayerWeights> layers;
   std::vector<float> final_norm;

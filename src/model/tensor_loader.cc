@@ -26,7 +26,7 @@ Result<ops::PackedMatrix> TensorLoader::matrix_rows(const std::string& name, int
   auto packed = ops::PackedMatrix::pack(found->format, rows, columns,
                                         found->bytes.subspan(static_cast<size_t>(begin) * row_bytes,
                                                              static_cast<size_t>(rows) * row_bytes),
-                                        executor_.threads());
+                                        executor_.threads(), &arena_);
   if (packed) bytes_ += packed->bytes();
   return packed;
 }

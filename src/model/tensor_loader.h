@@ -18,9 +18,10 @@ namespace tandem::model {
 
 class TensorLoader {
  public:
-  // Both outlive the loader.
-  TensorLoader(const weights::Checkpoint& checkpoint, const ops::CpuExecutor& executor)
-      : checkpoint_(checkpoint), executor_(executor) {}
+  // All three outlive the loader; `arena` also the matrices, whose memory it is.
+  TensorLoader(const weights::Checkpoint& checkpoint, const ops::CpuExecutor& executor,
+               ops::WeightArena& arena)
+      : checkpoint_(checkpoint), executor_(executor), arena_(arena) {}
 
   // The raw tensor; `rows` outputs by `columns` inputs.
   Result<const weights::Tensor*> tensor(const std::string& name, int32_t rows, int32_t columns);
@@ -39,6 +40,7 @@ class TensorLoader {
  private:
   const weights::Checkpoint& checkpoint_;
   const ops::CpuExecutor& executor_;
+  ops::WeightArena& arena_;
   std::set<std::string, std::less<>> taken_;
   size_t bytes_ = 0;
 };

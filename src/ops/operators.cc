@@ -42,6 +42,24 @@ void quantize_one(const cpu::Kernels& kernels, const Activations& x, int32_t row
                        x.blocks + static_cast<size_t>(row) * x.blocks_per_row());
 }
 
+// Parts of an operator: a few for each thread, so that one that is held up for a moment leaves its
+// share to the others; one, which is a plain call, when there is no work for two.
+int32_t part_count(const CpuExecutor& executor, int32_t units) {
+  constexpr int32_t kPartsPerThread = 4;
+  const int32_t threads = executor.threads().count();
+  return threads == 1 ? 1 : std::min(units, threads * kPartsPerThread);
+}
+
+// function(row) for each row.
+template <typename Function>
+void for_rows(const CpuExecutor& executor, int32_t rows, const Function& function) {
+  const int32_t parts = part_count(executor, rows);
+  executor.threads().parallel_parts(parts, [&](int, int part) {
+    const WorkRange range = split_work(rows, part, parts);
+    for (int32_t row = range.begin; row < range.end; ++row) function(row);
+  });
+}
+
 using ActivationKernel = void (*)(const float* gate, const float* up, int32_t columns, float* out);
 
 ActivationKernel activation_kernel(const cpu::Kernels& kernels, Activation activation) {
@@ -52,10 +70,17 @@ ActivationKernel activation_kernel(const cpu::Kernels& kernels, Activation activ
 
 void linear(const CpuExecutor& executor, const Activations& x,
             std::span<const LinearTarget> targets) {
-  executor.threads().parallel([&](int thread, int count) {
+  int32_t total = 0;
+  for (const LinearTarget& target : targets) total += target.weights->view().groups;
+  const int32_t parts = part_count(executor, total);
+  executor.threads().parallel_parts(parts, [&](int thread, int part) {
+    // The targets' groups stand in one row; a part is a range of it.
+    WorkRange range = split_work(total, part, parts);
     for (const LinearTarget& target : targets) {
-      linear_groups(executor, thread, x, target,
-                    split_work(target.weights->view().groups, thread, count));
+      const int32_t groups = target.weights->view().groups;
+      const WorkRange own = {std::max(range.begin, 0), std::min(range.end, groups)};
+      if (own.begin < own.end) linear_groups(executor, thread, x, target, own);
+      range = {range.begin - groups, range.end - groups};
     }
   });
 }
@@ -63,74 +88,76 @@ void linear(const CpuExecutor& executor, const Activations& x,
 void gated_ffn(const CpuExecutor& executor, const Activations& x, const PackedMatrix& gate,
                const PackedMatrix& up, Activation activation, float* gate_out, float* up_out,
                const Activations& out) {
+  // A part's groups of gate and of up are the same columns, whole blocks of activations, so that it
+  // can combine and quantize them without waiting for others.
+  constexpr int32_t kStep = 32;
+  constexpr int32_t kRowsInCache = 32;
   const auto columns = static_cast<size_t>(out.columns);
-  const auto activate = activation_kernel(executor.kernels(), activation);
-  executor.threads().parallel([&](int thread, int count) {
-    // A thread's groups of gate and of up are the same columns, so it can combine them without
-    // waiting for others.
-    const WorkRange groups = split_work(gate.view().groups, thread, count);
-    linear_groups(executor, thread, x, {&gate, gate_out, columns}, groups);
-    linear_groups(executor, thread, x, {&up, up_out, columns}, groups);
-    const int32_t begin = groups.begin * kGroupRows;
-    const int32_t end = std::min(groups.end * kGroupRows, out.columns);
-    for (int32_t row = 0; row < x.rows && begin < end; ++row) {
-      const size_t at = row * columns + begin;
-      activate(gate_out + at, up_out + at, end - begin, out.values + at);
+  const cpu::Kernels& kernels = executor.kernels();
+  const auto activate = activation_kernel(kernels, activation);
+  const int32_t steps = (out.columns + kStep - 1) / kStep;
+  const int32_t parts = part_count(executor, steps);
+  executor.threads().parallel_parts(parts, [&](int thread, int part) {
+    const WorkRange range = split_work(steps, part, parts);
+    // With many rows the products of one step stay in the cache until they are combined; with few
+    // a part's groups are one long read of each matrix.
+    const int32_t stride = x.rows > kRowsInCache ? 1 : std::max(range.end - range.begin, 1);
+    for (int32_t step = range.begin; step < range.end; step += stride) {
+      const int32_t begin = step * kStep;
+      const int32_t end = std::min((step + stride) * kStep, out.columns);
+      const WorkRange groups = {begin / kGroupRows, (end + kGroupRows - 1) / kGroupRows};
+      linear_groups(executor, thread, x, {&gate, gate_out, columns}, groups);
+      linear_groups(executor, thread, x, {&up, up_out, columns}, groups);
+      for (int32_t row = 0; row < x.rows; ++row) {
+        const size_t at = row * columns + begin;
+        activate(gate_out + at, up_out + at, end - begin, out.values + at);
+        if (out.blocks == nullptr) continue;
+        kernels.quantize_row(out.values + at, end - begin,
+                             out.blocks + row * out.blocks_per_row() + step);
+      }
     }
   });
-  quantize(executor, out);
 }
 
 void gate(const CpuExecutor& executor, const float* gate, const float* up, Activation activation,
           const Activations& out) {
   const auto activate = activation_kernel(executor.kernels(), activation);
-  executor.threads().parallel([&](int thread, int count) {
-    const WorkRange rows = split_work(out.rows, thread, count);
-    for (int32_t row = rows.begin; row < rows.end; ++row) {
-      const size_t at = static_cast<size_t>(row) * out.columns;
-      activate(gate + at, up + at, out.columns, out.values + at);
-      quantize_one(executor.kernels(), out, row);
-    }
+  for_rows(executor, out.rows, [&](int32_t row) {
+    const size_t at = static_cast<size_t>(row) * out.columns;
+    activate(gate + at, up + at, out.columns, out.values + at);
+    quantize_one(executor.kernels(), out, row);
   });
 }
 
 void add_rms_norm(const CpuExecutor& executor, const Residual& residual, float* x,
                   const float* weight, float epsilon, const Activations& out) {
   const cpu::Kernels& kernels = executor.kernels();
-  executor.threads().parallel([&](int thread, int count) {
-    const WorkRange rows = split_work(out.rows, thread, count);
-    for (int32_t row = rows.begin; row < rows.end; ++row) {
-      const size_t at = static_cast<size_t>(row) * out.columns;
-      if (residual.delta != nullptr) {
-        float* delta = residual.delta + at;
-        if (residual.norm != nullptr)
-          kernels.rms_norm(delta, residual.norm, out.columns, epsilon, delta);
-        kernels.add(delta, out.columns, x + at);
-      }
-      if (weight != nullptr) {
-        kernels.rms_norm(x + at, weight, out.columns, epsilon, out.values + at);
-      } else {
-        std::copy_n(x + at, out.columns, out.values + at);
-      }
-      quantize_one(kernels, out, row);
+  for_rows(executor, out.rows, [&](int32_t row) {
+    const size_t at = static_cast<size_t>(row) * out.columns;
+    if (residual.delta != nullptr) {
+      float* delta = residual.delta + at;
+      if (residual.norm != nullptr)
+        kernels.rms_norm(delta, residual.norm, out.columns, epsilon, delta);
+      kernels.add(delta, out.columns, x + at);
     }
+    if (weight != nullptr) {
+      kernels.rms_norm(x + at, weight, out.columns, epsilon, out.values + at);
+    } else {
+      std::copy_n(x + at, out.columns, out.values + at);
+    }
+    quantize_one(kernels, out, row);
   });
 }
 
 void quantize(const CpuExecutor& executor, const Activations& x) {
   if (x.blocks == nullptr) return;
-  executor.threads().parallel([&](int thread, int count) {
-    const WorkRange rows = split_work(x.rows, thread, count);
-    for (int32_t row = rows.begin; row < rows.end; ++row) quantize_one(executor.kernels(), x, row);
-  });
+  for_rows(executor, x.rows, [&](int32_t row) { quantize_one(executor.kernels(), x, row); });
 }
 
 void add_bias(const CpuExecutor& executor, const float* bias, int32_t rows, int32_t columns,
               float* in_out) {
-  executor.threads().parallel([&](int thread, int count) {
-    const WorkRange range = split_work(rows, thread, count);
-    for (int32_t row = range.begin; row < range.end; ++row)
-      executor.kernels().add(bias, columns, in_out + static_cast<size_t>(row) * columns);
+  for_rows(executor, rows, [&](int32_t row) {
+    executor.kernels().add(bias, columns, in_out + static_cast<size_t>(row) * columns);
   });
 }
 
@@ -162,25 +189,19 @@ void add_low_rank(const CpuExecutor& executor, const Activations& x, int32_t fir
   const Activations low = {.values = scratch, .blocks = nullptr, .rows = count, .columns = rank};
   const LinearTarget up[] = {{&low_rank.b, products, static_cast<size_t>(outputs)}};
   linear(executor, low, up);
-  executor.threads().parallel([&](int thread, int threads) {
-    const WorkRange rows = split_work(count, thread, threads);
-    for (int32_t row = rows.begin; row < rows.end; ++row) {
-      executor.kernels().add_scaled(products + static_cast<size_t>(row) * outputs, low_rank.scale,
-                                    outputs, out + static_cast<size_t>(first + row) * stride_out);
-    }
+  for_rows(executor, count, [&](int32_t row) {
+    executor.kernels().add_scaled(products + static_cast<size_t>(row) * outputs, low_rank.scale,
+                                  outputs, out + static_cast<size_t>(first + row) * stride_out);
   });
 }
 
 void embed(const CpuExecutor& executor, const weights::Tensor& table, float scale,
            std::span<const int32_t> tokens, float* out) {
   const auto columns = static_cast<size_t>(table.columns());
-  executor.threads().parallel([&](int thread, int count) {
-    const WorkRange rows = split_work(static_cast<int32_t>(tokens.size()), thread, count);
-    for (int32_t row = rows.begin; row < rows.end; ++row) {
-      weights::dequantize_row(table.format, table.row(tokens[row]), {out + row * columns, columns});
-      if (scale != 1.0F) {
-        executor.kernels().scale(scale, static_cast<int32_t>(columns), out + row * columns);
-      }
+  for_rows(executor, static_cast<int32_t>(tokens.size()), [&](int32_t row) {
+    weights::dequantize_row(table.format, table.row(tokens[row]), {out + row * columns, columns});
+    if (scale != 1.0F) {
+      executor.kernels().scale(scale, static_cast<int32_t>(columns), out + row * columns);
     }
   });
 }
@@ -189,17 +210,14 @@ void rope_angles(const CpuExecutor& executor, std::span<const int32_t> positions
                  float* cos_sin) {
   const auto pairs = rope.frequencies.size();
   const bool adjacent = rope.pairing == RopePairing::kAdjacent;
-  executor.threads().parallel([&](int thread, int count) {
-    const WorkRange rows = split_work(static_cast<int32_t>(positions.size()), thread, count);
-    for (int32_t row = rows.begin; row < rows.end; ++row) {
-      float* out = cos_sin + static_cast<size_t>(row) * pairs * 2;
-      for (size_t i = 0; i < pairs; ++i) {
-        const float angle = static_cast<float>(positions[row]) * rope.frequencies[i];
-        const auto cosine = static_cast<float>(std::cos(static_cast<double>(angle)));
-        const auto sine = static_cast<float>(std::sin(static_cast<double>(angle)));
-        out[adjacent ? 2 * i : i] = cosine * rope.amplitude;
-        out[adjacent ? 2 * i + 1 : pairs + i] = sine * rope.amplitude;
-      }
+  for_rows(executor, static_cast<int32_t>(positions.size()), [&](int32_t row) {
+    float* out = cos_sin + static_cast<size_t>(row) * pairs * 2;
+    for (size_t i = 0; i < pairs; ++i) {
+      const float angle = static_cast<float>(positions[row]) * rope.frequencies[i];
+      const auto cosine = static_cast<float>(std::cos(static_cast<double>(angle)));
+      const auto sine = static_cast<float>(std::sin(static_cast<double>(angle)));
+      out[adjacent ? 2 * i : i] = cosine * rope.amplitude;
+      out[adjacent ? 2 * i + 1 : pairs + i] = sine * rope.amplitude;
     }
   });
 }

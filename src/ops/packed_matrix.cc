@@ -60,11 +60,38 @@ void put_header(const FormatShape& shape, const ChunkShape& chunk, const Unpacke
 
 // Spreads 32 codes of one row over a plane of `bits` bits each; the tile's bytes start as zeros.
 void put_plane(const uint8_t* code, int shift, int bits, int lane, std::byte* plane) {
-  const int mask = (1 << bits) - 1;
+  const uint32_t mask = ((1U << bits) - 1) * 0x01010101U;  // four codes at a time
   for (int j = 0; j < 8; ++j) {
     std::byte* out = plane + (j % bits) * 64 + lane * 4;
-    for (int b = 0; b < 4; ++b)
-      out[b] |= static_cast<std::byte>(((code[4 * j + b] >> shift) & mask) << (j / bits * bits));
+    uint32_t four;
+    uint32_t word;
+    std::memcpy(&four, code + static_cast<ptrdiff_t>(4) * j, sizeof(four));
+    std::memcpy(&word, out, sizeof(word));
+    word |= ((four >> shift) & mask) << (j / bits * bits);
+    std::memcpy(out, &word, sizeof(word));
+  }
+}
+
+// Blocks of 32 whose file order has the packed order's words already: 4-bit codes with column k and
+// k + 16 in one byte, and bytes. Packing them is copying words.
+void pack_words(const PackedView& view, const std::byte* row, int lane, std::byte* group) {
+  const FormatShape shape = weights::format_shape(view.format);
+  const ChunkShape chunk = chunk_shape(view.format);
+  const uint32_t flip = view.format == Format::kQ80 ? 0x80808080U : 0;  // stored signed
+  for (int32_t tile = 0; tile < view.columns / 32; ++tile, row += shape.bytes) {
+    std::byte* base = group + static_cast<size_t>(tile / 2) * chunk.bytes;
+    std::byte* header = base + static_cast<size_t>(tile % 2) * chunk.header_bytes / 2;
+    std::byte* codes =
+        base + chunk.header_bytes + static_cast<size_t>(tile % 2) * chunk.tile_bytes + lane * 4;
+    std::memcpy(header + lane * 2, row, 2);
+    if (shape.has_minimum) std::memcpy(header + chunk.minimum_offset + lane * 2, row + 2, 2);
+    const std::byte* from = row + (shape.has_minimum ? 4 : 2);
+    for (int32_t i = 0; i < shape.bits; ++i) {
+      uint32_t word;
+      std::memcpy(&word, from + static_cast<ptrdiff_t>(4) * i, sizeof(word));
+      word ^= flip;
+      std::memcpy(codes + static_cast<ptrdiff_t>(64) * i, &word, sizeof(word));
+    }
   }
 }
 
@@ -99,6 +126,12 @@ void pack_row(const PackedView& view, const std::byte* row, int lane, std::byte*
     case Format::kBF16:
       pack_plain<uint16_t>(row, view.columns, lane, group);
       break;
+    case Format::kQ40:
+    case Format::kQ41:
+    case Format::kIQ4NL:
+    case Format::kQ80:
+      pack_words(view, row, lane, group);
+      break;
     default:
       pack_quantized(view, row, lane, group);
       break;
@@ -122,7 +155,7 @@ AlignedBytes allocate_aligned(size_t bytes) {
 
 Result<PackedMatrix> PackedMatrix::pack(Format format, int32_t rows, int32_t columns,
                                         std::span<const std::byte> data,
-                                        device::ComputeThreads& threads) {
+                                        device::ComputeThreads& threads, WeightArena* arena) {
   const size_t row_size = weights::row_bytes(format, columns);
   assert(columns % weights::block_values(format) == 0);
   assert(data.size() == row_size * static_cast<size_t>(rows));
@@ -133,14 +166,14 @@ Result<PackedMatrix> PackedMatrix::pack(Format format, int32_t rows, int32_t col
   view.columns = columns;
   view.groups = (rows + kGroupRows - 1) / kGroupRows;
   view.group_bytes = group_bytes(format, columns);
-  matrix.storage_ = allocate_aligned(matrix.bytes());
-  if (!matrix.storage_) {
+  if (arena == nullptr) matrix.storage_ = allocate_aligned(matrix.bytes());
+  std::byte* base = arena == nullptr ? matrix.storage_.get() : arena->allocate(matrix.bytes());
+  if (base == nullptr) {
     return make_error(
         500, "out_of_memory",
         "no memory for " + std::to_string(matrix.bytes()) + " bytes of packed weights");
   }
-  view.data = matrix.storage_.get();
-  std::byte* base = matrix.storage_.get();
+  view.data = base;
   threads.parallel([&](int index, int count) {
     const device::WorkRange range = device::split_work(view.groups, index, count);
     for (int32_t group = range.begin; group < range.end; ++group) {

@@ -34,6 +34,7 @@
 
 #include "base/result.h"
 #include "device/compute_threads.h"
+#include "ops/weight_arena.h"
 #include "weights/format.h"
 
 namespace tandem::ops {
@@ -104,10 +105,11 @@ class PackedMatrix {
  public:
   PackedMatrix() = default;
   // `data` holds rows * row_bytes(format, columns) bytes in file order. Packing is split over
-  // `threads`. Error 500 "out_of_memory" when the memory cannot be had.
+  // `threads`. Its memory is `arena`'s, which has to outlive it, or its own when that is null.
+  // Error 500 "out_of_memory" when the memory cannot be had.
   static Result<PackedMatrix> pack(weights::Format format, int32_t rows, int32_t columns,
-                                   std::span<const std::byte> data,
-                                   device::ComputeThreads& threads);
+                                   std::span<const std::byte> data, device::ComputeThreads& threads,
+                                   WeightArena* arena = nullptr);
 
   const PackedView& view() const { return view_; }
   size_t bytes() const { return view_.group_bytes * static_cast<size_t>(view_.groups); }

@@ -36,6 +36,7 @@ inline Floats byte_to_floats(Bytes x, int b) {
 inline Floats splat_float(float x) { return _mm256_set1_ps(x); }
 inline Floats mul_floats(Floats x, Floats y) { return _mm256_mul_ps(x, y); }
 inline Floats fma_floats(Floats x, Floats y, Floats z) { return _mm256_fmadd_ps(x, y, z); }
+inline Floats load_floats(const float* p) { return _mm256_loadu_ps(p); }
 inline void store_floats(float* p, Floats x) { _mm256_storeu_ps(p, x); }
 inline void store_some_floats(float* p, Floats x, int32_t count) {
   if (count >= 8) {
@@ -45,6 +46,12 @@ inline void store_some_floats(float* p, Floats x, int32_t count) {
   alignas(32) float lanes[8];
   _mm256_store_ps(lanes, x);
   for (int32_t lane = 0; lane < count; ++lane) p[lane] = lanes[lane];
+}
+inline Floats load_some_floats(const float* p, int32_t count) {
+  if (count >= 8) return _mm256_loadu_ps(p);
+  alignas(32) float lanes[8] = {};
+  for (int32_t lane = 0; lane < count; ++lane) lanes[lane] = p[lane];
+  return _mm256_load_ps(lanes);
 }
 inline Floats floats_of_f16(const std::byte* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

@@ -30,10 +30,16 @@ inline __m256i dot_signed(const Bytes* code, const int32_t* four, int count) {
   return sum;
 }
 
+// How many products of kCount are added in int16.
+template <int kLargest, int kCount>
+constexpr int run_length() {
+  constexpr int kFits = 32767 / (254 * kLargest);
+  return kFits < kCount ? (kFits >= 4 ? 4 : kFits >= 2 ? 2 : 1) : kCount;
+}
+
 template <int kLargest, int kCount>
 inline __m256i dot_unsigned(const Bytes* code, const int32_t* four, __m256i sum) {
-  constexpr int kFits = 32767 / (254 * kLargest);
-  constexpr int kRun = kFits < kCount ? (kFits >= 4 ? 4 : kFits >= 2 ? 2 : 1) : kCount;
+  constexpr int kRun = run_length<kLargest, kCount>();
   const __m256i ones = _mm256_set1_epi16(1);
 #pragma clang loop unroll(full)
   for (int first = 0; first < kCount; first += kRun) {
@@ -76,6 +82,7 @@ inline Floats dot(const Bytes* code, const ActivationBlock& x, int sub) {
 }  // namespace tandem::ops::cpu
 
 // clang-format off: written in terms of the above
+#include "ops/cpu/panel_avx2.h"
 #include "ops/cpu/linear_i8.inl.h"
 #include "ops/cpu/avx2.h"
 // clang-format on

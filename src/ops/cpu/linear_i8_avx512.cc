@@ -12,9 +12,14 @@
 namespace tandem::ops::cpu {
 namespace {
 
-constexpr int kMaxI8Rows = 12;  // with eight code vectors and the scales, 24 of 32 registers
+constexpr int kMaxI8Rows = 16;     // with eight code vectors and the scales, 27 of 32 registers
+constexpr int32_t kPanelFrom = 0;  // never: all codes of a tile fit the registers
+constexpr size_t kPanelTiles = 0;
 template <Format kFormat>
 constexpr bool kSignedCodes = false;
+template <Format kFormat>
+inline void multiply_panel(const std::byte*, size_t, const ActivationBlock*, size_t, int32_t,
+                           float*, size_t) {}
 
 // -zero * sum(q) in every lane.
 template <int kZero, int kSubs>
