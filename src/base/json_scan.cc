@@ -51,6 +51,7 @@ class JsonScanner {
 
  private:
   static constexpr int kMostDepth = 64;
+  static constexpr size_t kUsualMembers = 12;
   enum class Next : uint8_t { kKeyOrEnd, kKey, kValueOrEnd, kValue, kCommaOrEnd };
 
   size_t offset(const char* at) const { return static_cast<size_t>(at - begin_); }
@@ -140,6 +141,7 @@ class JsonScanner {
 
   bool add_member(const char* begin) {
     if (scan_.members_.size() >= max_members_) return fail("it has too many members");
+    if (scan_.members_.empty()) scan_.members_.reserve(kUsualMembers);
     scan_.members_.emplace_back();
     scan_.members_.back().key_begin = offset(begin);
     return true;

@@ -24,7 +24,21 @@ class Block {
                 _mm256_cmpeq_epi8(_mm256_min_epu8(high_, most), high_));
   }
 
+  // By the low half of the byte; `r` has that of `b`.
+  uint64_t simple() const {
+    const __m256i table = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-1, -1, 'b', -1, 't', -1, 'f', -1, -1, -1, -1, -1, -1, -1, 'n', '/'));
+    return join(_mm256_cmpeq_epi8(_mm256_shuffle_epi8(table, low_), low_),
+                _mm256_cmpeq_epi8(_mm256_shuffle_epi8(table, high_), high_)) |
+           equals('r');
+  }
+  Block lower() const {
+    const __m256i bit = _mm256_set1_epi8(0x20);
+    return {_mm256_or_si256(low_, bit), _mm256_or_si256(high_, bit)};
+  }
+
  private:
+  Block(__m256i low, __m256i high) : low_(low), high_(high) {}
   static uint64_t join(__m256i low, __m256i high) {
     return static_cast<uint32_t>(_mm256_movemask_epi8(low)) |
            static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(high))) << 32;

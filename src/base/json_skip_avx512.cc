@@ -13,7 +13,17 @@ class Block {
   uint64_t equals(char c) const { return _mm512_cmpeq_epi8_mask(bytes_, _mm512_set1_epi8(c)); }
   uint64_t below(char c) const { return _mm512_cmplt_epu8_mask(bytes_, _mm512_set1_epi8(c)); }
 
+  // By the low half of the byte; `r` has that of `b`.
+  uint64_t simple() const {
+    const __m512i table = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(-1, -1, 'b', -1, 't', -1, 'f', -1, -1, -1, -1, -1, -1, -1, 'n', '/'));
+    return _mm512_cmpeq_epi8_mask(_mm512_shuffle_epi8(table, bytes_), bytes_) | equals('r');
+  }
+  Block lower() const { return Block(_mm512_or_si512(bytes_, _mm512_set1_epi8(0x20))); }
+
  private:
+  explicit Block(__m512i bytes) : bytes_(bytes) {}
+
   __m512i bytes_;
 };
 

@@ -64,6 +64,7 @@ JsonEdit::Change& JsonEdit::change(std::string_view key) {
   for (Change& change : changes_) {
     if (change.key == key) return change;
   }
+  if (changes_.empty()) changes_.reserve(8);
   changes_.push_back({std::string(key), false, {}});
   return changes_.back();
 }

@@ -96,12 +96,18 @@ void append_json_byte(std::string& out, char c) {
   }
 }
 
+// Stands in a JSON string as it is.
+static bool is_plain(char c) { return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\'; }
+
 void append_json_string(std::string& out, std::string_view value) {
   out += '"';
   size_t bad = 0;
   for (size_t i = 0; i < value.size();) {
-    const auto c = static_cast<unsigned char>(value[i]);
-    if (c < 0x80) {
+    const size_t begin = i;
+    while (i < value.size() && is_plain(value[i])) ++i;
+    out.append(value.substr(begin, i - begin));
+    if (i == value.size()) break;
+    if (static_cast<unsigned char>(value[i]) < 0x80) {
       append_json_byte(out, value[i]);
       ++i;
       continue;

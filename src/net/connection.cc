@@ -34,27 +34,40 @@ void Connection::pump() {
   stream_->wait_readable([self = shared_from_this()] {
     self->reading_ = false;
     if (self->closed_) return;
-    char* const scratch = read_scratch();
-    while (self->buffer_.size() - self->begin_ < self->high_water_) {
-      const size_t room = self->high_water_ - (self->buffer_.size() - self->begin_);
-      const size_t most = std::min(room, kReadChunk);
-      const IoResult got = self->stream_->try_read(scratch, most);
-      if (got.kind == IoResult::Kind::kWouldBlock) break;
-      if (got.kind != IoResult::Kind::kDone) {
-        (got.kind == IoResult::Kind::kEnd ? self->ended_ : self->failed_) = true;
-        return self->peer_gone();
-      }
-      if (self->begin_ > 0) {
-        self->buffer_.erase(0, self->begin_);
-        self->begin_ = 0;
-      }
-      self->buffer_.append(scratch, got.bytes);
-      if (got.bytes < most) break;
-    }
-    self->readable_.notify();
+    if (!self->fill()) return self->peer_gone();
     if (const auto action = self->on_data_) action();  // a copy: it may replace itself
+    self->readable_.notify_now();
     self->pump();
   });
+}
+
+// Reads until nothing is left or there is no room; false: the peer is gone.
+bool Connection::fill() {
+  char* const scratch = read_scratch();
+  size_t taken = 0;
+  while (buffer_.size() - begin_ + taken < high_water_) {
+    const size_t room = high_water_ - (buffer_.size() - begin_);
+    const size_t most = std::min(room, kReadChunk);
+    const IoResult got = stream_->try_read(scratch, most);
+    if (got.kind == IoResult::Kind::kWouldBlock) break;
+    if (got.kind != IoResult::Kind::kDone) {
+      (got.kind == IoResult::Kind::kEnd ? ended_ : failed_) = true;
+      return false;
+    }
+    if (begin_ > 0) {
+      buffer_.erase(0, begin_);
+      begin_ = 0;
+    }
+    size_t used = 0;
+    if (take_ && buffer_.empty()) {
+      used = take_({scratch, got.bytes});
+      taken_ = taken_ || used > 0;
+      taken += used;
+    }
+    buffer_.append(scratch + used, got.bytes - used);
+    if (got.bytes < most) break;
+  }
+  return true;
 }
 
 void Connection::peer_gone() {
@@ -82,7 +95,7 @@ asio::awaitable<Connection::Wait> Connection::wait_more(Duration limit) {
       limit == Duration::max() ? TimePoint::max() : std::chrono::steady_clock::now() + limit;
   while (true) {
     if (closed_) co_return Wait::kFailed;
-    if (buffered().size() > seen_) {
+    if (std::exchange(taken_, false) || buffered().size() > seen_) {
       seen_ = buffered().size();
       co_return Wait::kData;
     }
@@ -167,6 +180,7 @@ void Connection::close(bool reset) {
   closed_ = true;
   on_gone_ = nullptr;
   on_data_ = nullptr;
+  take_ = nullptr;
   stream_->close(reset);
   readable_.notify();
   writable_.notify();

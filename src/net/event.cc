@@ -32,12 +32,12 @@ class Event::Waiter : public Parked {
     deadline_->arm(duration);
   }
 
-  void resume(bool notified) {
+  void resume(bool notified, bool now = false) {
     if (!unpark()) return;
     if (reactor_.parked().closing()) {
       destroy();
     } else {
-      complete(notified);
+      complete(notified, now);
     }
   }
 
@@ -46,7 +46,7 @@ class Event::Waiter : public Parked {
   }
 
  protected:
-  virtual void complete(bool notified) = 0;
+  virtual void complete(bool notified, bool now) = 0;
   virtual void destroy() = 0;
   Reactor& reactor_;
 
@@ -69,9 +69,10 @@ class Event::WaiterOf final : public Event::Waiter {
   WaiterOf(Reactor& reactor, Handler handler) : Waiter(reactor), handler_(std::move(handler)) {}
 
  private:
-  void complete(bool notified) override {
+  void complete(bool notified, bool now) override {
     Handler handler = std::move(*handler_);
     handler_.reset();
+    if (now) return std::move(handler)(notified);
     asio::post(reactor_.context(), [handler = std::move(handler), notified]() mutable {
       std::move(handler)(notified);
     });
@@ -110,14 +111,18 @@ asio::awaitable<bool> Event::wait_for(Duration limit) {
   co_return co_await park(limit);
 }
 
-void Event::notify() {
+void Event::notify() { wake(false); }
+
+void Event::notify_now() { wake(true); }
+
+void Event::wake(bool now) {
   if (waiters_.empty()) {
     signalled_ = true;
     return;
   }
   std::vector<std::shared_ptr<Waiter>> waiters = std::move(waiters_);
   waiters_.clear();
-  for (auto& waiter : waiters) waiter->resume(true);
+  for (auto& waiter : waiters) waiter->resume(true, now);
 }
 
 }  // namespace tandem::net

@@ -25,12 +25,16 @@ class Event {
   asio::awaitable<bool> wait_for(Duration limit);
   // Wakes every waiter; they run later on the reactor, never inside this call.
   void notify();
+  // The same, but they run inside this call, which must stand where a handler of the reactor has
+  // nothing more to do that they could disturb: what was just read is still in the cache then.
+  void notify_now();
 
  private:
   class Waiter;
   template <typename Handler>
   class WaiterOf;
   asio::awaitable<bool> park(Duration limit);
+  void wake(bool now);
 
   Reactor& reactor_;
   bool signalled_ = false;

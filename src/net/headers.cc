@@ -24,17 +24,26 @@ bool list_has(std::string_view list, std::string_view token) {
 }  // namespace
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](char x, char y) { return lower(x) == lower(y); });
+  if (a.size() != b.size()) return false;
+  return std::equal(a.begin(), a.end(), b.begin(),
+                    [](char x, char y) { return x == y || lower(x) == lower(y); });
+}
+
+bool has_line_break(std::string_view value) {
+  // (find_first_of would call memchr for every byte.)
+  bool found = false;
+  for (const char c : value) found |= c == '\r' || c == '\n' || c == '\0';
+  return found;
 }
 
 void Headers::add(std::string name, std::string value) {
+  if (fields_.empty()) fields_.reserve(kUsualFields);
   fields_.emplace_back(std::move(name), std::move(value));
 }
 
 void Headers::set(std::string_view name, std::string value) {
   erase(name);
-  fields_.emplace_back(std::string(name), std::move(value));
+  add(std::string(name), std::move(value));
 }
 
 size_t Headers::erase(std::string_view name) {

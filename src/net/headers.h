@@ -10,6 +10,8 @@
 namespace tandem::net {
 
 bool equal_ignoring_case(std::string_view a, std::string_view b);
+// A carriage return, a line feed or a zero byte: such a value would split a message.
+bool has_line_break(std::string_view value);
 
 class Headers {
  public:
@@ -34,6 +36,7 @@ class Headers {
   std::vector<Field>& fields() { return fields_; }
 
  private:
+  static constexpr size_t kUsualFields = 12;
   std::vector<Field> fields_;
 };
 

@@ -12,6 +12,7 @@ namespace tandem::net {
 
 namespace {
 
+constexpr size_t kUsualHead = 1024;
 constexpr size_t kReadPiece = 64UL << 10;
 // Of an answer, while nobody takes it: with the piece that was taken, 64 KiB.
 constexpr size_t kUnread = 32UL << 10;
@@ -37,7 +38,10 @@ tl::unexpected<Error> lost_error() {
 class HttpClient::Impl : public std::enable_shared_from_this<HttpClient::Impl> {
  public:
   Impl(Reactor& reactor_in, Duration idle, size_t per_origin)
-      : reactor(reactor_in), idle_(idle), per_origin_(per_origin) {}
+      : reactor(reactor_in),
+        idle_(idle),
+        per_origin_(per_origin),
+        sweep_(reactor_in, [this] { sweep(); }) {}
 
   std::shared_ptr<Connection> take(const std::string& origin) {
     auto& idle = pool_[origin];
@@ -59,24 +63,28 @@ class HttpClient::Impl : public std::enable_shared_from_this<HttpClient::Impl> {
       connection->close();
       return;
     }
-    const auto forget = [weak = weak_from_this(), origin, key = connection.get()] {
-      if (const auto self = weak.lock()) self->remove(origin, key);
-    };
+    // What lies here is closed before this goes, and then calls nobody. (Two words: they need no
+    // memory of their own.)
+    const auto forget = [this, key = connection.get()] { remove(key); };
     connection->on_gone(forget);
     connection->on_data(forget);  // nobody asked: the peer is confused
-    Idle entry{std::move(connection), std::make_unique<Deadline>(reactor, forget)};
-    entry.deadline->arm(idle_);
-    idle.push_back(std::move(entry));
+    idle.push_back({std::move(connection), std::chrono::steady_clock::now()});
+    if (!sweeping_) {
+      sweeping_ = true;
+      sweep_.arm(idle_);
+    }
   }
 
-  void remove(const std::string& origin, const Connection* key) {
-    auto& idle = pool_[origin];
-    const auto found = std::find_if(
-        idle.begin(), idle.end(), [&](const Idle& entry) { return entry.connection.get() == key; });
-    if (found == idle.end()) return;
-    const std::shared_ptr<Connection> connection = std::move(found->connection);
-    idle.erase(found);
-    connection->close();
+  void remove(const Connection* key) {
+    for (auto& [origin, idle] : pool_) {
+      const auto found = std::find_if(idle.begin(), idle.end(), [&](const Idle& entry) {
+        return entry.connection.get() == key;
+      });
+      if (found == idle.end()) continue;
+      const std::shared_ptr<Connection> connection = std::move(found->connection);
+      idle.erase(found);
+      return connection->close();
+    }
   }
 
   void warm(const Url& url, size_t count, Duration limit) {
@@ -120,10 +128,28 @@ class HttpClient::Impl : public std::enable_shared_from_this<HttpClient::Impl> {
  private:
   struct Idle {
     std::shared_ptr<Connection> connection;
-    std::unique_ptr<Deadline> deadline;
+    TimePoint since;
   };
+
+  // One deadline for all: the ones that lay longest stand first.
+  void sweep() {
+    const TimePoint now = std::chrono::steady_clock::now();
+    TimePoint oldest = TimePoint::max();
+    for (auto& [origin, idle] : pool_) {
+      const auto fresh =
+          std::ranges::find_if(idle, [&](const Idle& entry) { return entry.since + idle_ > now; });
+      for (auto entry = idle.begin(); entry != fresh; ++entry) entry->connection->close();
+      idle.erase(idle.begin(), fresh);
+      if (!idle.empty()) oldest = std::min(oldest, idle.front().since);
+    }
+    sweeping_ = oldest != TimePoint::max();
+    if (sweeping_) sweep_.arm(oldest + idle_ - now);
+  }
+
   Duration idle_;
   size_t per_origin_;
+  Deadline sweep_;
+  bool sweeping_ = false;
   bool closed_ = false;
   std::map<std::string, std::vector<Idle>> pool_;
 };
@@ -236,10 +262,17 @@ class Call final : public ClientCall {
   static TimePoint now() { return std::chrono::steady_clock::now(); }
 
   std::string head_text() const {
-    std::string text = request_.method + " " + request_.target + " HTTP/1.1\r\n";
+    std::string text;
+    text.reserve(kUsualHead);
+    text += request_.method;
+    text += ' ';
+    text += request_.target;
+    text += " HTTP/1.1\r\n";
     if (request_.headers.count("host") == 0) {
       const bool v6 = request_.host.find(':') != std::string::npos;
-      text += "Host: " + (v6 ? "[" + request_.host + "]" : request_.host);
+      text += v6 ? "Host: [" : "Host: ";
+      text += request_.host;
+      if (v6) text += ']';
       if (request_.port != (request_.tls ? 443 : 80)) text += ":" + std::to_string(request_.port);
       text += "\r\n";
     }
@@ -247,8 +280,11 @@ class Call final : public ClientCall {
       if (equal_ignoring_case(name, "content-length") ||
           equal_ignoring_case(name, "transfer-encoding"))
         continue;
-      if (value.find_first_of(std::string_view("\r\n\0", 3)) != std::string::npos) continue;
-      text += name + ": " + value + "\r\n";
+      if (has_line_break(value)) continue;
+      text += name;
+      text += ": ";
+      text += value;
+      text += "\r\n";
     }
     if (!request_.body.empty() || request_.method == "POST" || request_.method == "PUT") {
       text += "Content-Length: " + std::to_string(request_.body.size()) + "\r\n";

@@ -1,6 +1,7 @@
 #include "net/http_parse.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
@@ -12,13 +13,19 @@ namespace tandem::net {
 
 namespace {
 
+constexpr size_t kUsualFields = 12;
 constexpr uint64_t kReserved = 4U << 20;  // of an announced body, once its first bytes are there
 constexpr uint32_t kParserHeaderLimit = 1U << 20;  // ours is checked first and is smaller
 
-bool is_token_character(char c) {
-  if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) return true;
-  return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
-}
+constexpr std::array<bool, 256> kTokenCharacters = [] {
+  std::array<bool, 256> made{};
+  for (const unsigned char c : std::string_view("!#$%&'*+-.^_`|~")) made[c] = true;
+  for (unsigned char c = '0'; c <= '9'; ++c) made[c] = true;
+  for (unsigned char c = 'a'; c <= 'z'; ++c) made[c] = made[c - 'a' + 'A'] = true;
+  return made;
+}();
+
+bool is_token_character(char c) { return kTokenCharacters[static_cast<unsigned char>(c)]; }
 
 }  // namespace
 
@@ -148,6 +155,7 @@ struct MessageParser::Impl {
     if (in_value || fields.empty()) {
       if (fields.size() >= limits.header_fields)
         return fail(431, "headers_too_large", "too many header fields");
+      if (fields.empty()) fields.reserve(kUsualFields);
       fields.emplace_back();
       in_value = false;
     }

@@ -38,9 +38,9 @@ struct HttpRequest {
   std::string remote;  // "address:port" of the client
 };
 
-// The one answer to a request. Valid until the handler returns. Exactly one of send() and
-// begin_stream(). Errors mean that the client is gone or too slow; the handler should then just
-// return.
+// The one answer to a request. Valid until the handler returns. Exactly one of send(),
+// begin_stream() and whole_stream(). Errors mean that the client is gone or too slow; the handler
+// should then just return.
 class HttpResponder {
  public:
   virtual ~HttpResponder() = default;
@@ -54,6 +54,9 @@ class HttpResponder {
   asio::awaitable<Status> begin_stream(int status, Headers headers) {
     return begin_stream(status, std::move(headers), {});
   }
+  // Begins it and ends it, in one packet.
+  virtual asio::awaitable<Status> whole_stream(int status, Headers headers,
+                                               std::string_view bytes) = 0;
   // Returns when the kernel took the bytes: back-pressure. `bytes` must live until then.
   virtual asio::awaitable<Status> write(std::string_view bytes) = 0;
   // The end, in the same packet as the `last` bytes.

@@ -18,6 +18,11 @@ constexpr size_t kLingerBytes = 4UL << 20;
 // A refused request's body up to this is read and dropped, so that the connection lives on.
 constexpr uint64_t kDroppedBody = 64UL << 10;
 
+constexpr size_t kUsualHead = 640;
+constexpr std::string_view kChunkEnd = "\r\n";
+constexpr std::string_view kLastChunk = "0\r\n\r\n";
+constexpr std::string_view kEndAndLastChunk = "\r\n0\r\n\r\n";
+
 bool body_forbidden(int status) { return status < 200 || status == 204 || status == 304; }
 
 Status gone() { return make_error(499, "client_gone", "the client closed the connection"); }
@@ -46,7 +51,11 @@ bool wants_websocket(const Headers& headers) {
 
 std::string response_head(int status, const Headers& headers, std::string_view framing,
                           int64_t keep_alive_seconds, int minor_version) {
-  std::string text = "HTTP/1.1 " + std::to_string(status) + " ";
+  std::string text;
+  text.reserve(kUsualHead);
+  text += "HTTP/1.1 ";
+  text += std::to_string(status);
+  text += ' ';
   text += http_reason(status);
   text += "\r\n";
   for (const auto& [name, value] : headers) {
@@ -55,7 +64,7 @@ std::string response_head(int status, const Headers& headers, std::string_view f
         equal_ignoring_case(name, "transfer-encoding") || equal_ignoring_case(name, "connection")) {
       continue;
     }
-    if (value.find_first_of(std::string_view("\r\n\0", 3)) != std::string::npos) continue;
+    if (has_line_break(value)) continue;
     text += name;
     text += ": ";
     text += value;
@@ -82,6 +91,7 @@ Session::Session(Reactor& reactor, ServerShared& shared, std::unique_ptr<Stream>
                                               .target_bytes = shared.options.max_target_bytes}) {}
 
 asio::awaitable<void> Session::serve() {
+  connection_->on_bytes([this](std::string_view bytes) { return take(bytes); });
   connection_->start();
   while (!closing_ && co_await read_head()) {
     if (auto refused = refusal_of_head()) {
@@ -122,6 +132,15 @@ asio::awaitable<Status> Session::send(int status, Headers headers, std::string b
 }
 
 asio::awaitable<Status> Session::begin_stream(int status, Headers headers, std::string_view first) {
+  return stream(status, std::move(headers), first, false);
+}
+
+asio::awaitable<Status> Session::whole_stream(int status, Headers headers, std::string_view bytes) {
+  return stream(status, std::move(headers), bytes, true);
+}
+
+asio::awaitable<Status> Session::stream(int status, Headers headers, std::string_view first,
+                                        bool last) {
   if (started_) co_return internal_error("the answer was already started");
   started_ = true;
   no_body_ = head_request_ || body_forbidden(status);
@@ -131,10 +150,12 @@ asio::awaitable<Status> Session::begin_stream(int status, Headers headers, std::
   const std::string text =
       response_head(status, headers, chunked_ ? "Transfer-Encoding: chunked\r\n" : "",
                     keep_alive_seconds(), minor_version_);
-  if (no_body_ || first.empty()) co_return co_await put({text});
+  finished_ = last;
+  if (no_body_) co_return co_await put({text});
   if (!chunked_) co_return co_await put({text, first});
+  if (first.empty()) co_return co_await put({text, last ? kLastChunk : std::string_view()});
   const ChunkSize size(first.size());
-  co_return co_await put({text, size.line(), first, "\r\n"});
+  co_return co_await put({text, size.line(), first, last ? kEndAndLastChunk : kChunkEnd});
 }
 
 asio::awaitable<Status> Session::write(std::string_view bytes) {
@@ -142,7 +163,7 @@ asio::awaitable<Status> Session::write(std::string_view bytes) {
   if (bytes.empty() || no_body_) co_return client_gone() ? gone() : Status();
   if (!chunked_) co_return co_await put({bytes});
   const ChunkSize size(bytes.size());
-  co_return co_await put({size.line(), bytes, "\r\n"});
+  co_return co_await put({size.line(), bytes, kChunkEnd});
 }
 
 asio::awaitable<Status> Session::finish(std::string_view last) {
@@ -150,9 +171,9 @@ asio::awaitable<Status> Session::finish(std::string_view last) {
   finished_ = true;
   if (no_body_) co_return Status();
   if (!chunked_) co_return last.empty() ? Status() : co_await put({last});
-  if (last.empty()) co_return co_await put({"0\r\n\r\n"});
+  if (last.empty()) co_return co_await put({kLastChunk});
   const ChunkSize size(last.size());
-  co_return co_await put({size.line(), last, "\r\n0\r\n\r\n"});
+  co_return co_await put({size.line(), last, kEndAndLastChunk});
 }
 
 void Session::abort() {
@@ -221,24 +242,26 @@ asio::awaitable<bool> Session::read_until(const std::function<bool()>& done,
     while (!connection_->buffered().empty() && !done()) {
       const size_t used = parser_.feed(connection_->buffered());
       connection_->consume(used);
-      if (parser_.error()) {
-        co_await refuse(*parser_.error());
-        co_return false;
-      }
+      if (used == 0 || parser_.error()) break;
       if (!hold(parser_.body().size())) {
-        shared_.refused_bodies.add();
-        parser_.body() = std::string();
-        hold(0);
-        co_await refuse(Error{503, "overloaded",
-                              "the server holds as many request bodies as it may; retry in a "
-                              "moment"});
+        co_await refuse_body();
         co_return false;
       }
-      if (used == 0) break;
+    }
+    if (parser_.error()) {
+      co_await refuse(*parser_.error());
+      co_return false;
     }
     if (done()) co_return true;
     if (read_pause_ > Duration::zero()) co_await reactor_.sleep(read_pause_);
-    switch (co_await connection_->wait_more(until() - now())) {
+    taking_ = parser_.head_complete() && read_pause_ == Duration::zero();
+    const auto waited = co_await connection_->wait_more(until() - now());
+    taking_ = false;
+    if (std::exchange(crowded_, false)) {
+      co_await refuse_body();
+      co_return false;
+    }
+    switch (waited) {
       case Connection::Wait::kData:
         break;
       case Connection::Wait::kTimeout:
@@ -251,6 +274,27 @@ asio::awaitable<bool> Session::read_until(const std::function<bool()>& done,
         co_return false;
     }
   }
+}
+
+asio::awaitable<void> Session::refuse_body() {
+  shared_.refused_bodies.add();
+  parser_.body() = std::string();
+  hold(0);
+  return refuse(Error{503, "overloaded",
+                      "the server holds as many request bodies as it may; retry in a moment"});
+}
+
+// Stops at the body's end and where bodies are too many: the rest is kept, and its sender waits.
+size_t Session::take(std::string_view bytes) {
+  size_t used = 0;
+  while (taking_ && used < bytes.size() && !parser_.complete() && !parser_.error()) {
+    const size_t step = parser_.feed(bytes.substr(used));
+    if (step == 0) break;
+    used += step;
+    crowded_ = !hold(parser_.body().size());
+    taking_ = !crowded_;
+  }
+  return used;
 }
 
 bool Session::hold(size_t bytes) {

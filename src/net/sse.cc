@@ -3,12 +3,26 @@
 #include <cstring>
 #include <utility>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace tandem::net {
 
 namespace {
 
 // The first CR or LF from `from` on.
 size_t end_of_line(std::string_view text, size_t from) {
+#if defined(__SSE2__)
+  const __m128i carriages = _mm_set1_epi8('\r');
+  const __m128i feeds = _mm_set1_epi8('\n');
+  for (; from + 16 <= text.size(); from += 16) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text.data() + from));
+    const int found = _mm_movemask_epi8(
+        _mm_or_si128(_mm_cmpeq_epi8(bytes, carriages), _mm_cmpeq_epi8(bytes, feeds)));
+    if (found != 0) return from + static_cast<size_t>(__builtin_ctz(static_cast<unsigned>(found)));
+  }
+#endif
   const size_t feed = text.find('\n', from);
   const size_t end = feed == std::string_view::npos ? text.size() : feed;
   const void* const carriage = std::memchr(text.data() + from, '\r', end - from);
@@ -66,6 +80,10 @@ void SseFramer::drop_taken() {
   buffer_.erase(0, begin_);
   scan_ -= begin_;
   line_start_ -= begin_;
+  if (first_end_ > 0) {
+    first_end_ -= begin_;
+    second_line_ -= begin_;
+  }
   begin_ = 0;
 }
 
@@ -120,11 +138,27 @@ std::optional<SseView> SseFramer::next_view() {
       }
     }
     line_start_ = scan_;
-    if (!blank) continue;
+    if (!blank) {
+      if (first_end_ == 0) {
+        first_end_ = end;
+        second_line_ = scan_;
+      }
+      continue;
+    }
     SseView frame;
     frame.raw = std::string_view(buffer_).substr(begin_, scan_ - begin_);
+    // Nearly always one line of data.
+    const bool lone = first_end_ > begin_ && second_line_ == end;
+    std::optional<std::string_view> data;
+    if (lone) data = data_of(std::string_view(buffer_).substr(begin_, first_end_ - begin_));
     begin_ = scan_;
-    read_data(frame, joined_);
+    first_end_ = 0;
+    if (data) {
+      frame.has_data = true;
+      frame.data = *data;
+    } else {
+      read_data(frame, joined_);
+    }
     return frame;
   }
   return std::nullopt;
@@ -133,7 +167,7 @@ std::optional<SseView> SseFramer::next_view() {
 std::string SseFramer::take_rest() {
   std::string rest = buffer_.substr(begin_);
   buffer_.clear();
-  begin_ = scan_ = line_start_ = 0;
+  begin_ = scan_ = line_start_ = first_end_ = second_line_ = 0;
   after_cr_ = false;
   return rest;
 }

@@ -54,10 +54,12 @@ class SseFramer {
   std::string buffer_;
   std::string joined_;  // data of several lines
   size_t limit_;
-  size_t begin_ = 0;       // start of the frame being read
-  size_t scan_ = 0;        // first byte not yet looked at
-  size_t line_start_ = 0;  // start of the line being read
-  bool after_cr_ = false;  // the byte before scan_ was a CR
+  size_t begin_ = 0;        // start of the frame being read
+  size_t scan_ = 0;         // first byte not yet looked at
+  size_t line_start_ = 0;   // start of the line being read
+  size_t first_end_ = 0;    // of that frame's first line, once it is read
+  size_t second_line_ = 0;  // where the line behind it starts
+  bool after_cr_ = false;   // the byte before scan_ was a CR
 };
 
 }  // namespace tandem::net

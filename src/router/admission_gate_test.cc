@@ -15,6 +15,9 @@ class QuietResponder final : public net::HttpResponder {
   awaitable<Status> begin_stream(int, net::Headers, std::string_view) override {
     co_return Status();
   }
+  awaitable<Status> whole_stream(int, net::Headers, std::string_view) override {
+    co_return Status();
+  }
   awaitable<Status> write(std::string_view) override { co_return Status(); }
   awaitable<Status> finish(std::string_view) override { co_return Status(); }
   void abort() override {}

@@ -14,7 +14,7 @@ namespace {
 using net::asio::awaitable;
 
 // Facts of a body up to this are read where it arrived: sooner done than handed over.
-constexpr size_t kInlineFacts = 256UL << 10;
+constexpr size_t kInlineFacts = 1UL << 20;
 
 Error draining_error() { return {503, "draining", "the router is shutting down"}; }
 

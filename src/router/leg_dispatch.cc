@@ -58,7 +58,7 @@ void RequestRun::dispatch(const Decision& decision) {
   Result<net::ClientRequest> request =
       leg_request(part_of(decision), decision.worker, decision.attempt);
   if (!request) return leg_failed(*leg, LegFailure::kFailed, request.error());
-  leg->abort = abort_body(connector(), values_);
+  leg->rid = values_.rid;
   leg->call = core_->client.call(
       std::move(*request),
       {kConnectTime, time_left() + std::chrono::seconds(1), time_left() + std::chrono::seconds(1)});
@@ -91,7 +91,8 @@ void RequestRun::detach(uint32_t serial) {
 }
 
 void RequestRun::abort_engine(const LegRun& leg) const {
-  if (leg.abort.empty()) return;
+  std::string body = abort_body(connector(), leg.rid);
+  if (body.empty()) return;
   const net::Url& url = core_->registry.url(leg.dispatch.worker);
   net::ClientRequest call;
   call.method = "POST";
@@ -104,7 +105,7 @@ void RequestRun::abort_engine(const LegRun& leg) const {
     if (carries_key(name) && core_->options.forward_authorization) call.headers.add(name, value);
   }
   if (call.headers.size() == 1) core_->registry.add_own_headers(leg.dispatch.worker, call.headers);
-  call.body = leg.abort;
+  call.body = std::move(body);
   call.replay_safe = true;
   core_->reactor.spawn(call_abort(core_, std::move(call)));
 }

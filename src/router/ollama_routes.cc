@@ -31,6 +31,13 @@ class TranslatingResponder final : public net::HttpResponder {
     if (!lines) co_return tl::unexpected(lines.error());
     co_return co_await to_.begin_stream(status, std::move(headers), *lines);
   }
+  awaitable<Status> whole_stream(int status, net::Headers headers,
+                                 std::string_view bytes) override {
+    headers.set("Content-Type", "application/x-ndjson");
+    const Result<std::string> lines = translate(bytes);
+    if (!lines) co_return tl::unexpected(lines.error());
+    co_return co_await to_.whole_stream(status, std::move(headers), *lines);
+  }
   awaitable<Status> write(std::string_view bytes) override {
     const Result<std::string> lines = translate(bytes);
     if (!lines) co_return tl::unexpected(lines.error());

@@ -9,8 +9,14 @@ namespace tandem::router {
 
 namespace {
 
-// Of the facts' chain of hashes every so-many-th stands for a block: a megabyte has thousands.
-constexpr size_t kChunksPerBlock = 8;
+PromptKeys keys_of_bytes(const std::vector<uint64_t>& hashes, size_t chunk_bytes) {
+  PromptKeys made;
+  made.of_bytes = true;
+  made.block_tokens = static_cast<int32_t>(chunk_bytes / 4);
+  made.keys.reserve(hashes.size());
+  for (const uint64_t hash : hashes) made.keys.push_back(std::max<BlockKey>(hash >> 8, 1));
+  return made;
+}
 
 std::vector<int32_t> ids_of(const JsonValue* value) {
   std::vector<int32_t> ids;
@@ -74,12 +80,8 @@ PromptPrefix prefix_of_body(const PrefixRule& rule, std::optional<api::Endpoint>
     if (!tokens.empty()) return prefix_of_tokens(rule, tokens, text_of(*json, "cache_salt"));
   }
   PromptPrefix prefix;
-  PromptKeys& bytes = prefix.kinds.emplace_back();
-  bytes.of_bytes = true;
-  bytes.block_tokens = static_cast<int32_t>(kChunksPerBlock * kPrefixChunkBytes / 4);
-  bytes.keys.reserve(facts.prefix.size() / kChunksPerBlock);
-  for (size_t at = kChunksPerBlock - 1; at < facts.prefix.size(); at += kChunksPerBlock)
-    bytes.keys.push_back(std::max<BlockKey>(facts.prefix[at] >> 8, 1));
+  prefix.kinds.push_back(keys_of_bytes(facts.prefix, kPrefixChunkBytes));
+  if (!facts.far.empty()) prefix.kinds.push_back(keys_of_bytes(facts.far, kFarChunkBytes));
   return prefix;
 }
 

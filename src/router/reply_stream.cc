@@ -6,6 +6,7 @@
 
 #include "base/json_value.h"
 #include "base/reply_text.h"
+#include "router/usage/reply_words.h"
 
 namespace tandem::router {
 
@@ -32,7 +33,7 @@ bool opens(const std::string& type) {
 }
 
 bool has_type(std::string_view data, std::string_view type) {
-  const size_t at = data.find(type);
+  const size_t at = find_word(data, type);
   return at != std::string_view::npos && at > 0 && data[at - 1] == '"' &&
          data.substr(at + type.size(), 1) == "\"";
 }
@@ -41,6 +42,11 @@ bool has_type(std::string_view data, std::string_view type) {
 
 bool is_opening(std::string_view data) {
   if (data.size() > kOpeningBytes) return false;
+  // Most of what is asked about has content, and is no opening.
+  constexpr std::string_view kContent = R"("delta":{"content":")";
+  const size_t content = find_word(data, kContent);
+  if (content != std::string_view::npos && data.substr(content + kContent.size(), 1) != "\"")
+    return false;
   const auto json = parse_json(data);
   if (!json) return false;
   if (const JsonValue* const type = json->find("type"); type != nullptr && type->is_string())

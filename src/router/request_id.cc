@@ -10,9 +10,19 @@ namespace {
 
 constexpr std::string_view kHex = "0123456789abcdef";
 
+// Digits of the system's random numbers, a few hundred at a time: asking for them costs more than
+// a message's head. Names, not secrets.
+std::string fresh_hex(size_t digits) {
+  thread_local std::string store;
+  if (store.size() < digits) store = numerics::random_hex(1024);
+  std::string taken = store.substr(store.size() - digits);
+  store.resize(store.size() - digits);
+  return taken;
+}
+
 }  // namespace
 
-std::string mint_id() { return numerics::random_hex(32); }
+std::string mint_id() { return fresh_hex(32); }
 
 std::string short_id(uint64_t bits) {
   std::string id;
@@ -35,7 +45,7 @@ std::string traceparent_of(const net::Headers& headers) {
                     !zero(36, 16) && given[52] == '-' && hex(53, 2) && given.substr(0, 2) != "ff" &&
                     (given.size() == 55 || given[55] == '-');
   if (good) return std::string(given);
-  return "00-" + mint_id() + "-" + numerics::random_hex(16) + "-01";
+  return "00-" + mint_id() + "-" + fresh_hex(16) + "-01";
 }
 
 std::string request_id_of(const net::Headers& headers) {

@@ -42,6 +42,11 @@ class IdentifiedResponder final : public net::HttpResponder {
     headers.set(kRequestId, id_);
     return to_.begin_stream(status, std::move(headers), first);
   }
+  net::asio::awaitable<Status> whole_stream(int status, net::Headers headers,
+                                            std::string_view bytes) override {
+    headers.set(kRequestId, id_);
+    return to_.whole_stream(status, std::move(headers), bytes);
+  }
   net::asio::awaitable<Status> write(std::string_view bytes) override { return to_.write(bytes); }
   net::asio::awaitable<Status> finish(std::string_view last) override { return to_.finish(last); }
   void abort() override { to_.abort(); }

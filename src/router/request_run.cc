@@ -38,10 +38,8 @@ uint64_t affinity_hash(const CheckedRequest& checked) {
   if (!checked.prefix.of_bytes() && !blocks.empty())
     return stable_hash(std::to_string(blocks[std::min(blocks.size(), kAffinityBlocks) - 1]));
   if (checked.tandem) return stable_hash(checked.tandem->ids_json);
-  const auto& prefix = checked.facts.prefix;
-  return prefix.empty()
-             ? stable_hash(*checked.body)
-             : stable_hash(std::to_string(prefix[std::min(prefix.size(), size_t{4}) - 1]));
+  if (checked.facts.opening != 0) return mix64(checked.facts.opening);
+  return stable_hash(*checked.body);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
     std::unique_ptr<net::ClientCall> call;
     LoadShare load;
     TimePoint sent;
-    std::string abort;  // body of the engine's abort call; empty: closing is all there is
+    std::string rid;  // what the engine's abort call names
     bool cancelled = false;
     bool detached = false;                 // its answer goes nowhere
     std::unique_ptr<net::Deadline> limit;  // of a detached leg
@@ -128,6 +128,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   struct Outgoing;
   net::asio::awaitable<bool> relay_frames(LegRun& leg, const net::ClientHead& head,
                                           net::SseFramer& framer, Outgoing& out);
+  void note_frame(LegRun& leg, const net::SseView& frame) const;
   FrameFate judge_opening(LegRun& leg, const net::SseView& frame);
   net::asio::awaitable<void> await_prefill(LegRun& leg);
   net::asio::awaitable<bool> take_turn(LegRun& leg, const net::ClientHead& head);

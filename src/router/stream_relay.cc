@@ -87,16 +87,21 @@ net::asio::awaitable<RequestRun::FrameFate> RequestRun::judge_frame(LegRun& leg,
     leg.held += fate == FrameFate::kChanged ? std::string_view(changed) : frame.raw;
     co_return FrameFate::kNothing;
   }
-  leg.frames_seen = true;
-  if (frame.done()) leg.done_seen = true;
-  if (is_last_event(checked_.api, frame.data)) leg.end_seen = true;
-  // The worker says itself that it failed: the client reads it as it is, the books say so too.
-  if (frame.has_data && is_error_object(frame.data)) leg.error_seen = true;
+  note_frame(leg, frame);
   if (leg.held.empty()) co_return fate;
   changed.insert(0, leg.held);
   if (fate == FrameFate::kRelay) changed = leg.held + std::string(frame.raw);
   leg.held = std::string();
   co_return FrameFate::kChanged;
+}
+
+// Of a frame that goes to the client.
+void RequestRun::note_frame(LegRun& leg, const net::SseView& frame) const {
+  leg.frames_seen = true;
+  if (frame.done()) leg.done_seen = true;
+  if (is_last_event(checked_.api, frame.data)) leg.end_seen = true;
+  // The worker says itself that it failed: the client reads it as it is, the books say so too.
+  if (frame.has_data && is_error_object(frame.data)) leg.error_seen = true;
 }
 
 net::asio::awaitable<void> RequestRun::writer_free() {
@@ -132,6 +137,7 @@ net::asio::awaitable<bool> RequestRun::send_bytes(LegRun& leg, const net::Client
 
 // What was taken of one read: unchanged frames as they lie, or a text once something changed.
 struct RequestRun::Outgoing {
+  static constexpr size_t kRoom = 256;  // for what mostly follows
   std::string_view untouched;
   std::string text;
   std::string_view view() const { return text.empty() ? untouched : std::string_view(text); }
@@ -145,7 +151,10 @@ struct RequestRun::Outgoing {
     }
   }
   void add_changed(std::string_view bytes) {
-    if (text.empty()) text = untouched;
+    if (text.empty()) {
+      text.reserve(untouched.size() + bytes.size() + kRoom);
+      text = untouched;
+    }
     text += bytes;
     untouched = {};
   }
@@ -167,6 +176,11 @@ net::asio::awaitable<bool> RequestRun::relay_frames(LegRun& leg, const net::Clie
     if (!frame) break;
     const auto need =
         frame->has_data ? leg.rewriter->need(frame->data, false) : ReplyRewriter::Need::kNothing;
+    if (need == ReplyRewriter::Need::kNothing && leg.frames_seen && leg.held.empty()) {
+      note_frame(leg, *frame);  // nearly every frame
+      out.add(frame->raw);
+      continue;
+    }
     // Tokens never wait: what came before the frame that waits for prefill's word goes out first.
     if (need == ReplyRewriter::Need::kWait && prefill_pending_) {
       if (!co_await send_bytes(leg, head, out.view())) co_return false;
@@ -242,8 +256,8 @@ net::asio::awaitable<void> RequestRun::finish_stream(LegRun& leg, const net::Cli
   stream_finished_ = true;
   if (responder_.started()) {
     co_await responder_.finish(last);
-  } else if (co_await responder_.begin_stream(head.status, reply_headers(head.headers), last)) {
-    co_await responder_.finish();
+  } else {
+    co_await responder_.whole_stream(head.status, reply_headers(head.headers), last);
   }
   core_->reactor.spawn(read_off(core_, std::move(leg.call)));
   apply(legs_.answer_done(leg.dispatch.serial));

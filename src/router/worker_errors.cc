@@ -4,6 +4,7 @@
 
 #include "base/json_scan.h"
 #include "base/json_value.h"
+#include "router/usage/reply_words.h"
 
 namespace tandem::router {
 
@@ -33,7 +34,7 @@ bool names_lost_peer(const Error& error) {
 }
 
 bool is_error_object(std::string_view json_text) {
-  if (json_text.find("\"error\"") == std::string_view::npos) return false;
+  if (find_word(json_text, "\"error\"") == std::string_view::npos) return false;
   const auto scan = scan_json(json_text);
   if (!scan || scan->is_array()) return false;
   const JsonMemberSpan* const error = scan->find("error");

@@ -135,12 +135,12 @@ TEST(Connectors, SglangMeetsInARoom) {
   EXPECT_EQ(decode.at("max_tokens"), "50");
   EXPECT_EQ(decode.at("stream"), "true");
   EXPECT_EQ(legs.values.rid.size(), 32U);
-  EXPECT_EQ(abort_body(sglang, legs.values),
+  EXPECT_EQ(abort_body(sglang, legs.values.rid),
             R"({"rid":")" + legs.values.rid + R"(","abort_all":false})");
   // A client that names its request keeps the name; nothing is aborted by it.
   const Legs own("sglang", Api::kChat, R"({"messages":[],"rid":"mine"})");
   EXPECT_EQ(own.make(LegPart::kDecode).at("rid"), "\"mine\"");
-  EXPECT_EQ(abort_body(sglang, own.values), "");
+  EXPECT_EQ(abort_body(sglang, own.values.rid), "");
 }
 
 TEST(Connectors, SglangPortsMayBeNull) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+// The state lies on the stack.
+#define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
 #include "router/connectors/connector.h"
@@ -11,6 +13,53 @@ namespace tandem::router {
 namespace {
 
 using Kind = JsonValue::Kind;
+
+// One running hash over all bytes; what it was at each mark is an entry.
+class PrefixHashes {
+ public:
+  explicit PrefixHashes(BodyFacts& facts) : facts_(facts) {
+    XXH3_64bits_reset_withSeed(&state_, XXH3_64bits(facts.model.data(), facts.model.size()));
+  }
+
+  void add(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const size_t step = std::min(bytes.size(), mark_ - done_);
+      XXH3_64bits_update(&state_, bytes.data(), step);
+      bytes.remove_prefix(step);
+      done_ += step;
+      if (done_ == mark_) note();
+    }
+  }
+
+ private:
+  static constexpr size_t kOpeningStep = 256;
+  static constexpr size_t kOpening = 1024;
+  static constexpr size_t kNear = kPrefixChunkBytes * kPrefixChunks;
+
+  void note() {
+    const uint64_t hash = XXH3_64bits_digest(&state_);
+    if (done_ <= kOpening) {
+      facts_.opening = hash;
+      mark_ = done_ < kOpening ? done_ + kOpeningStep : kPrefixChunkBytes;
+      return;
+    }
+    if (done_ <= kNear) facts_.prefix.push_back(hash);
+    if (done_ > kNear) {
+      if (facts_.far.empty()) {  // its beginning is known already
+        constexpr size_t kEach = kFarChunkBytes / kPrefixChunkBytes;
+        for (size_t at = kEach - 1; at < kPrefixChunks; at += kEach)
+          facts_.far.push_back(facts_.prefix[at]);
+      }
+      facts_.far.push_back(hash);
+    }
+    mark_ = done_ + (done_ < kNear ? kPrefixChunkBytes : kFarChunkBytes);
+  }
+
+  BodyFacts& facts_;
+  XXH3_state_t state_;
+  size_t done_ = 0;
+  size_t mark_ = kOpeningStep;
+};
 
 class Reader {
  public:
@@ -136,7 +185,7 @@ class Reader {
 
   void read_prompt() {
     const std::vector<std::string_view> names = prompt_members();
-    uint64_t hash = XXH3_64bits(facts_.model.data(), facts_.model.size());
+    PrefixHashes hashes(facts_);
     for (const std::string_view name : names) {
       const JsonMemberSpan* const member = find(name);
       if (member == nullptr) continue;
@@ -146,12 +195,18 @@ class Reader {
       const bool ids = member->kind == Kind::kArray && member->first == Kind::kNumber;
       facts_.estimated_tokens += ids ? static_cast<int64_t>(member->elements) : (bytes + 3) / 4;
       if (last) read_batch(*member);
+      if (facts_.batch > 1) break;
       std::string_view value = json_value_of(body_, *member);
       // What closes the list moves as it grows.
       if (last && member->kind != Kind::kNumber) value.remove_suffix(1);
-      add_chunks(value, last, hash);
+      hashes.add(value);
+      // Where one member ends matters, too.
+      if (!last) hashes.add(std::string_view("\0", 1));
     }
-    if (facts_.batch > 1) facts_.prefix.clear();
+    if (facts_.batch <= 1) return;
+    facts_.prefix.clear();
+    facts_.far.clear();
+    facts_.opening = 0;
   }
 
   void read_batch(const JsonMemberSpan& prompt) {
@@ -160,17 +215,6 @@ class Reader {
     if (!prompts || prompt.kind != Kind::kArray || prompt.elements == 0) return;
     if (prompt.first == Kind::kString || prompt.first == Kind::kArray)
       facts_.batch = static_cast<int32_t>(std::min<size_t>(prompt.elements, 1 << 20));
-  }
-
-  void add_chunks(std::string_view value, bool last, uint64_t& hash) {
-    const bool named = !value.empty();
-    for (; value.size() >= kPrefixChunkBytes; value.remove_prefix(kPrefixChunkBytes)) {
-      hash = XXH3_64bits_withSeed(value.data(), kPrefixChunkBytes, hash);
-      facts_.prefix.push_back(hash);
-    }
-    if (last || !named) return;
-    hash = XXH3_64bits_withSeed(value.data(), value.size(), hash);
-    facts_.prefix.push_back(hash);
   }
 
   std::string_view body_;

@@ -14,8 +14,11 @@
 
 namespace tandem::router {
 
-// Bytes of prompt behind one entry of BodyFacts::prefix.
-inline constexpr size_t kPrefixChunkBytes = 256;
+// Bytes of prompt behind one entry of BodyFacts::prefix, and how many there are at most; beyond
+// them, of BodyFacts::far.
+inline constexpr size_t kPrefixChunkBytes = 2048;
+inline constexpr size_t kPrefixChunks = 64;
+inline constexpr size_t kFarChunkBytes = 16384;
 
 struct BodyFacts {
   Api api = Api::kOther;
@@ -32,10 +35,13 @@ struct BodyFacts {
 
   int64_t prompt_bytes = 0;      // of JSON text: messages, tools, system, ...
   int64_t estimated_tokens = 0;  // exact for token ids, a quarter of the bytes for text
-  // A chain of hashes over the prompt's bytes, one for each whole chunk, in the order in which
-  // templates render (tools, system, messages): the same prefix gives the same entries, whatever
-  // the order of the body's members. Rooted in the model's name. Empty for batches.
+  // Hashes of the prompt's bytes up to the end of each whole chunk, in the order in which templates
+  // render (tools, system, messages): the same beginning gives the same entries, whatever the order
+  // of the body's members. Seeded with the model's name. Empty for batches. `far` is empty where
+  // `prefix` says all; else it is of the whole prompt in larger chunks.
   std::vector<uint64_t> prefix;
+  std::vector<uint64_t> far;
+  uint64_t opening = 0;  // of at most the first kilobyte; 0: a batch, or hardly anything
 
   // The client's name for its session, first match of prompt_cache_key, session_params.session_id,
   // the session in metadata.user_id, user. Headers come before it, the first chunks after it.

@@ -99,7 +99,7 @@ std::string conversation(int turns, std::string_view tail, bool tools_last) {
   std::string messages = "[";
   for (int i = 0; i < turns; ++i)
     messages += std::string(i == 0 ? "" : ",") + R"({"role":"user","content":")" +
-                std::string(700, static_cast<char>('a' + i)) + "\"}";
+                std::string(7000, static_cast<char>('a' + i)) + "\"}";
   messages += "]";
   const std::string tools = "\"tools\":[\"" + std::string(1000, 't') + "\"]";
   return tools_last ? "{\"messages\":" + messages + "," + tools + std::string(tail) + "}"

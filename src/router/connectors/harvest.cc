@@ -50,16 +50,17 @@ Result<Harvest> harvest(const Connector& connector, Api api, std::string_view re
   }
   TANDEM_TRY(truth, read_prompt_truth(api, reply));
   out.truth = std::move(truth);
+  if (connector.harvest == HarvestKind::kNothing) return out;
   const auto scan = scan_json(reply, kReplyLimits);
   if (!scan || scan->is_array()) return out;
   if (is_object(scan->find("usage"))) out.usage = text_of(reply, scan->find("usage"));
-  const std::string_view choice = first_choice(reply, *scan);
-  const auto in_choice = scan_json(choice, kReplyLimits);
-  if (in_choice)
-    out.finish_reason = json_text_of(choice, in_choice->find("finish_reason")).value_or("");
   if (connector.harvest == HarvestKind::kKvTransferParams) {
     out.params = text_of(reply, scan->find("kv_transfer_params"));
   } else if (connector.harvest == HarvestKind::kDisaggregatedParams) {
+    const std::string_view choice = first_choice(reply, *scan);
+    const auto in_choice = scan_json(choice, kReplyLimits);
+    if (in_choice)
+      out.finish_reason = json_text_of(choice, in_choice->find("finish_reason")).value_or("");
     std::string params;
     if (in_choice) params = text_of(choice, in_choice->find("disaggregated_params"));
     if (params.empty()) params = text_of(reply, scan->find("disaggregated_params"));

@@ -14,8 +14,16 @@ using Kind = JsonValue::Kind;
 constexpr unsigned kChatLike = api_bit(Api::kChat) | api_bit(Api::kCompletions);
 constexpr BodyEdit kAskUsage{Action::kSet, "stream_options.include_usage", "true", kChatLike};
 
+// Of a template's name, from its first byte.
+size_t name_length(std::string_view text) {
+  const auto end =
+      std::ranges::find_if_not(text, [](char c) { return (c >= 'A' && c <= 'Z') || c == '_'; });
+  return static_cast<size_t>(end - text.begin());
+}
+
 std::string quoted(std::string_view text) {
   std::string out;
+  out.reserve(text.size() + 2);
   append_json_string(out, text);
   return out;
 }
@@ -65,13 +73,14 @@ class Names {
   // The template with its names filled in; nothing when one is missing.
   std::optional<BodyPieces> fill(std::string_view text) const {
     BodyPieces out;
+    if (!text.empty() && text[0] == '$' && name_length(text.substr(1)) + 1 == text.size())
+      return json(text.substr(1));
     while (true) {
       const size_t mark = text.find('$');
       out.append(std::string(text.substr(0, mark)));
       if (mark == std::string_view::npos) return out;
       text.remove_prefix(mark + 1);
-      const size_t length =
-          std::min(text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_"), text.size());
+      const size_t length = name_length(text);
       const auto value = json(text.substr(0, length));
       if (!value) return std::nullopt;
       out.append_pieces(*value);
@@ -246,8 +255,10 @@ std::vector<std::pair<std::string, std::string>> leg_headers(const Connector& co
   return headers;
 }
 
-std::string abort_body(const Connector& connector, const LegValues& values) {
-  if (connector.abort.path.empty()) return {};
+std::string abort_body(const Connector& connector, std::string_view rid) {
+  if (connector.abort.path.empty() || rid.empty()) return {};
+  LegValues values;
+  values.rid = rid;
   const auto body = Names(values, nullptr).fill(connector.abort.body);
   return body ? body->str() : std::string();
 }

@@ -86,8 +86,8 @@ Result<BodyPieces> make_leg_body(const Connector& connector, LegPart leg,
 std::vector<std::pair<std::string, std::string>> leg_headers(const Connector& connector,
                                                              LegPart leg, const LegValues& values);
 
-// Body of the abort call; empty: close the connection, that is all.
-std::string abort_body(const Connector& connector, const LegValues& values);
+// Body of the abort call for the request of that $RID; empty: close the connection, that is all.
+std::string abort_body(const Connector& connector, std::string_view rid);
 
 // A request that makes a prefill worker tell its identity (IdentitySource::kPrefillReply), for
 // POST /v1/completions: one token of prompt, one of output.

@@ -117,9 +117,17 @@ void BlockIndex::set_holders(uint64_t& holders, std::span<const LaneId> lanes) {
   for (size_t i = lanes.size(); i-- > 0;) holders = holders << 16 | (lanes[i] + 1U);
 }
 
+// Mostly there is room in the word, and nothing is allocated.
 void BlockIndex::add_holder(uint64_t& holders, LaneId lane) {
-  if (holders == 0) {
-    holders = lane + 1U;
+  if (!spilled(holders) && holders >> 48 == 0) {
+    int shift = 0;
+    for (; shift < 48; shift += 16) {
+      const uint64_t other = (holders >> shift) & 0xffff;
+      if (other == lane + 1U) return;
+      if (other == 0 || other > lane + 1U) break;
+    }
+    const uint64_t below = (uint64_t{1} << shift) - 1;
+    holders = (holders & below) | uint64_t{lane + 1U} << shift | (holders & ~below) << 16;
     return;
   }
   std::vector<LaneId> lanes;
@@ -135,6 +143,17 @@ void BlockIndex::drop_holder(BlockKey key, LaneId lane) {
   if (slot == nullptr) return;
   if (slot->second == lane + 1U) {
     blocks_.erase(*slot);
+    return;
+  }
+  if (!spilled(slot->second)) {
+    for (int shift = 0; shift < 64; shift += 16) {
+      if (((slot->second >> shift) & 0xffff) != lane + 1U) continue;
+      const uint64_t below = (uint64_t{1} << shift) - 1;
+      const uint64_t above = shift == 48 ? 0 : slot->second >> (shift + 16) << shift;
+      slot->second = (slot->second & below) | above;
+      break;
+    }
+    if (slot->second == 0) blocks_.erase(*slot);
     return;
   }
   std::vector<LaneId> lanes;
@@ -189,6 +208,14 @@ std::optional<BlockKey> BlockIndex::find(LaneId lane, uint64_t name) const {
   const Names::Slot* const slot = lanes_[lane]->names.find(named(name));
   if (slot == nullptr) return std::nullopt;
   return slot->second >> 8;
+}
+
+void BlockIndex::prefetch(LaneId lane, std::span<const BlockKey> keys) const {
+  const Names& names = lanes_[lane]->names;
+  for (const BlockKey key : keys) {
+    names.prefetch(named(key));
+    blocks_.prefetch(key);
+  }
 }
 
 void BlockIndex::touch(std::span<const BlockKey> keys) {

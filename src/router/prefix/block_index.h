@@ -42,6 +42,9 @@ class BlockIndex {
   bool remove(LaneId lane, uint64_t name);  // false: it was not there
   std::optional<BlockKey> find(LaneId lane, uint64_t name) const;
   void touch(std::span<const BlockKey> keys);
+  // Before some of these, which are their own names, are looked for in the lane or inserted: a
+  // place that is not in the cache costs more than all the rest.
+  void prefetch(LaneId lane, std::span<const BlockKey> keys) const;
 
   struct Held {
     uint32_t group = 0;

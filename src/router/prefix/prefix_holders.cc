@@ -252,6 +252,7 @@ void PrefixHolders::expect(Worker worker, std::span<const BlockKey> chain, size_
     // Other ranks' caches are other groups: there the whole chain must be expected.
     const size_t from = it.caches.size() > 1 ? 0 : held;
     const auto portion = chain.subspan(begin, std::min(kPortion, chain.size() - begin));
+    index_.prefetch(*lane, portion);
     index_.touch(portion);
     for (size_t i = 0; i < portion.size(); ++i) {
       if (begin + i < from) continue;
@@ -272,6 +273,7 @@ void PrefixHolders::believe(Worker worker, std::span<const BlockKey> chain, Time
     const auto lane = own_lane(it.believed, it);
     if (!lane) return;
     const auto portion = chain.subspan(begin, std::min(kPortion, chain.size() - begin));
+    index_.prefetch(*lane, portion);
     index_.touch(portion);
     for (const BlockKey key : portion) {
       if (!index_.find(*lane, key)) (void)index_.insert(*lane, key, key);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "router/usage/counts.h"
+#include "router/usage/reply_words.h"
 
 namespace tandem::router {
 
@@ -105,7 +106,10 @@ Result<PromptTruth> read_prompt_truth(Api api, std::string_view reply) {
     }
   }
   const JsonMemberSpan* const choices = scan->find("choices");
-  if ((api == Api::kCompletions || api == Api::kChat) && choices != nullptr &&
+  // Where there are no logprobs, choices have nothing that matters.
+  const bool told = find_word(reply, "\"meta_info\"") != std::string_view::npos ||
+                    (api == Api::kCompletions && holds_member(reply, "\"logprobs\""));
+  if (told && (api == Api::kCompletions || api == Api::kChat) && choices != nullptr &&
       choices->kind == JsonValue::Kind::kArray && choices->elements > 0)
     read_choices(api, json_value_of(reply, *choices), truth);
   return truth;

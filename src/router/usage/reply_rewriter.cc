@@ -7,8 +7,13 @@ namespace tandem::router {
 
 namespace {
 
+size_t end_of_line(std::string_view text, size_t from) {
+  while (from < text.size() && text[from] != '\r' && text[from] != '\n') ++from;
+  return from;
+}
+
 bool holds(std::string_view json, std::string_view word) {
-  return json.find(word) != std::string_view::npos;
+  return find_word(json, word) != std::string_view::npos;
 }
 
 // No further frame says more about the prompt.
@@ -30,6 +35,11 @@ bool is_last(std::string_view json, Api api) {
 
 }  // namespace
 
+ReplyRewriter::ReplyRewriter(ReplyRules rules) : rules_(std::move(rules)) {
+  for (const std::string_view name : rules_.strip)
+    strip_words_.push_back("\"" + std::string(name) + "\"");
+}
+
 ReplyRewriter::Need ReplyRewriter::need(std::string_view json, bool whole) const {
   const Need counts = rules_.pair ? Need::kWait : Need::kRead;
   if (rules_.tandem) return holds_member(json, "\"tandem\"") ? counts : Need::kNothing;
@@ -43,10 +53,7 @@ ReplyRewriter::Need ReplyRewriter::need(std::string_view json, bool whole) const
     if (whole || is_last(json, rules_.api)) return counts;
     if (rules_.pair) return Need::kRead;
   }
-  for (const std::string_view name : rules_.strip) {
-    std::string quoted = "\"";
-    quoted += name;
-    quoted += '"';
+  for (const std::string& quoted : strip_words_) {
     if (holds_member(json, quoted)) return Need::kRead;
   }
   return Need::kNothing;
@@ -63,8 +70,7 @@ std::string replace_sse_data(std::string_view raw, std::string_view data) {
   bool placed = false;
   size_t begin = 0;
   while (begin < raw.size()) {
-    const size_t end = raw.find_first_of("\r\n", begin);
-    const size_t stop = end == std::string_view::npos ? raw.size() : end;
+    const size_t stop = end_of_line(raw, begin);
     size_t next = stop;
     if (next < raw.size()) next += raw[next] == '\r' && raw.substr(next + 1, 1) == "\n" ? 2 : 1;
     std::string_view line = raw.substr(begin, stop - begin);
@@ -84,7 +90,7 @@ std::string replace_sse_data(std::string_view raw, std::string_view data) {
       const std::string_view ending = stop < raw.size() ? raw.substr(stop, next - stop) : "\n";
       out += mark;
       for (size_t from = 0; from <= data.size();) {
-        const size_t line_end = std::min(data.find_first_of("\r\n", from), data.size());
+        const size_t line_end = end_of_line(data, from);
         out += name;
         out += data.substr(from, line_end - from);
         out += ending;

@@ -66,7 +66,7 @@ class ReplyRewriter {
  public:
   enum class Need : uint8_t { kNothing, kRead, kWait };
 
-  explicit ReplyRewriter(ReplyRules rules) : rules_(std::move(rules)) {}
+  explicit ReplyRewriter(ReplyRules rules);
 
   // Looks for a few words, without parsing: about a tenth of a microsecond for a usual frame.
   // `whole`: a whole reply instead of one event's data.
@@ -86,6 +86,7 @@ class ReplyRewriter {
   friend class ReplyEditor;
 
   ReplyRules rules_;
+  std::vector<std::string> strip_words_;  // quoted
   ToldUsage told_;
   bool counted_ = false;
   std::vector<ToldUsage> parts_;  // /generate: the latest of each index

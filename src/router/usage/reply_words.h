@@ -3,10 +3,41 @@
 // escapes).
 #pragma once
 
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace tandem::router {
+
+// Where `word` (two bytes and more) stands in `text` at or behind `from`; npos: nowhere. Frames are
+// short and the words are few: the C library's search takes longer to begin.
+inline size_t find_word(std::string_view text, std::string_view word, size_t from = 0) {
+#if defined(__SSE2__)
+  if (from > text.size() || text.size() - from < word.size()) return std::string_view::npos;
+  const __m128i first = _mm_set1_epi8(word[0]);
+  const __m128i second = _mm_set1_epi8(word[1]);
+  const char* const base = text.data();
+  const size_t last = text.size() - word.size();  // where it may begin
+  while (from <= last && from + 17 <= text.size()) {
+    const auto at = [&](size_t place) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + place));
+    };
+    const __m128i both =
+        _mm_and_si128(_mm_cmpeq_epi8(at(from), first), _mm_cmpeq_epi8(at(from + 1), second));
+    for (auto found = static_cast<unsigned>(_mm_movemask_epi8(both)); found != 0;
+         found &= found - 1) {
+      const size_t place = from + static_cast<size_t>(__builtin_ctz(found));
+      if (place <= last && std::memcmp(base + place, word.data(), word.size()) == 0) return place;
+    }
+    from += 16;
+  }
+#endif
+  return text.find(word, from);
+}
 
 // `quoted` is the name with its quotes. Null does not count. Inside a string the quotes would be
 // escaped, so text never matches.
@@ -19,10 +50,9 @@ inline bool holds_member(std::string_view json, std::string_view quoted) {
     return at;
   };
   while (from < json.size()) {
-    const void* const found =
-        ::memmem(json.data() + from, json.size() - from, quoted.data(), quoted.size());
-    if (found == nullptr) return false;
-    from = static_cast<size_t>(static_cast<const char*>(found) - json.data()) + quoted.size();
+    const size_t found = find_word(json, quoted, from);
+    if (found == std::string_view::npos) return false;
+    from = found + quoted.size();
     const size_t colon = skip_space(from);
     if (colon >= json.size() || json[colon] != ':') continue;
     const size_t value = skip_space(colon + 1);
