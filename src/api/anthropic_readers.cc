@@ -187,6 +187,7 @@ Status read_anthropic_tools(const JsonValue& value, const std::string& pointer, 
       return make_error(400, "invalid_type", "'input_schema' must be an object",
                         at + "/input_schema");
     tools.push_back(function_tool(name, tool.find("description"), schema, tool.find("strict")));
+    draft.request.tool_pointers.push_back(at + "/input_schema");
     const JsonValue* eager = tool.find("eager_input_streaming");
     if (eager != nullptr && eager->as_bool()) draft.request.live_arguments = true;
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "api/custom_tools.h"
 #include "api/fields.h"
 #include "api/messages.h"
 #include "api/request_tables.h"
@@ -146,10 +147,18 @@ Status read_tools(const JsonValue& value, const std::string& pointer, Draft& dra
   if (value.items().size() > kMaxTools)
     return refuse("array_above_max_length", "there are more than 4096 tools", pointer);
   for (size_t i = 0; i < value.items().size(); ++i) {
-    if (!value.items()[i].is_object())
-      return refuse("invalid_type", "a tool must be an object", pointer_to(pointer, i));
+    const JsonValue& tool = value.items()[i];
+    const std::string at = pointer_to(pointer, i);
+    if (!tool.is_object()) return refuse("invalid_type", "a tool must be an object", at);
+    if (draft.request.tools.is_null()) draft.request.tools = JsonValue::array();
+    const JsonValue* custom = tool.find("custom");
+    if (custom != nullptr && custom->is_object()) {
+      TANDEM_CHECK(add_custom_tool(*custom, "", at + "/custom", draft));
+      continue;
+    }
+    draft.request.tools.push_back(tool);
+    draft.request.tool_pointers.push_back(at + "/function/parameters");
   }
-  if (!value.items().empty()) draft.request.tools = value;
   return {};
 }
 
@@ -164,8 +173,22 @@ bool read_choice_word(const JsonValue& value, Draft& draft) {
 Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft) {
   if (read_choice_word(value, draft)) return {};
   ApiRequest& request = draft.request;
-  const JsonValue* function = value.find("function");
-  const JsonValue* name = function == nullptr ? nullptr : function->find("name");
+  const auto name_of = [](const JsonValue& of) -> const JsonValue* {
+    const JsonValue* function = of.find("function");
+    if (function == nullptr) function = of.find("custom");
+    return function == nullptr ? nullptr : function->find("name");
+  };
+  if (const JsonValue* allowed = value.find("allowed_tools")) {
+    const JsonValue* mode = allowed->find("mode");
+    if (mode != nullptr && mode->as_string() == "required") request.choice = ToolChoice::kRequired;
+    const JsonValue* tools = allowed->find("tools");
+    if (tools == nullptr) return {};
+    for (const JsonValue& tool : tools->items()) {
+      if (const JsonValue* one = name_of(tool)) request.allowed_tools.push_back(one->as_string());
+    }
+    return {};
+  }
+  const JsonValue* name = name_of(value);
   if (name == nullptr || !name->is_string())
     return refuse("invalid_value", "'tool_choice' must be auto, none, required or a function",
                   pointer);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "api/custom_tools.h"
 #include "api/field_table.h"
 #include "api/fields.h"
 
@@ -74,7 +75,17 @@ Status normalize_calls(JsonValue& message, const std::string& pointer) {
     return invalid_request("tool_calls must be an array", pointer + "/tool_calls");
   for (size_t i = 0; i < calls->items().size(); ++i) {
     const std::string at = pointer_to(pointer + "/tool_calls", i);
-    JsonValue* function = calls->items()[i].find("function");
+    JsonValue& call = calls->items()[i];
+    if (const JsonValue* custom = call.find("custom")) {
+      TANDEM_TRY(name, string_member(*custom, "name", at + "/custom"));
+      TANDEM_TRY(input, string_member(*custom, "input", at + "/custom"));
+      call.set("type", JsonValue::string("function"));
+      call.set("function", JsonValue::object({{"name", JsonValue::string(name)},
+                                              {"arguments", custom_arguments(input)}}));
+      call.erase("custom");
+      continue;
+    }
+    JsonValue* function = call.find("function");
     if (function == nullptr) continue;  // other kinds of calls: the template's business
     JsonValue* arguments = function->find("arguments");
     if (!function->is_object() || arguments == nullptr) {

@@ -49,6 +49,10 @@ struct ToolName {
   std::string space;  // its namespace; empty: none
   std::string name;
   bool custom = false;  // takes a text instead of arguments
+  // Of a custom tool's text: "lark", "regex" or nothing; where the definition stands in the body.
+  std::string syntax = {};
+  std::string definition = {};
+  std::string pointer = {};
 };
 
 // What the client wants the text of the answer to be.
@@ -74,8 +78,10 @@ struct ApiRequest {
   JsonValue messages;  // array, or null: not a chat
   JsonValue tools;     // array or null
   ToolChoice choice = ToolChoice::kAuto;
-  std::string chosen_tool;           // kNamed
-  std::vector<ToolName> tool_names;  // of those that are told otherwise
+  std::string chosen_tool;                 // kNamed
+  std::vector<std::string> allowed_tools;  // those that may be demanded; empty: all
+  std::vector<std::string> tool_pointers;  // of each tool's parameters in the body
+  std::vector<ToolName> tool_names;        // of those that are told otherwise
   AnswerFormat format;
   bool parallel_calls = true;   // false: at most one call in an answer
   bool live_arguments = false;  // a call's arguments are streamed before the call is complete

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "api/fields.h"
-#include "grammar/grammar.h"
+#include "api/tools/call_layout.h"
 
 namespace tandem::api {
 
@@ -14,61 +14,40 @@ namespace {
 using protocol::GrammarKind;
 using protocol::GrammarSpec;
 
-// A string of our Lark.
-std::string quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '\n') {
-      out += "\\n";
-      continue;
-    }
-    if (c == '"' || c == '\\') out += '\\';
-    out += c;
+// Any text, and what ends it. None of `never` stands in it.
+std::string until(const Marker& end, const std::vector<std::string>& never) {
+  std::string markers;
+  if (end.token >= 0) {
+    markers = lark_text(end.spelling);
+    for (const std::string& one : never) markers += ", " + lark_text(one);
+    return "%without(" + markers + ") " + lark_marker(end);
   }
-  return out += '"';
+  for (const std::string& one : never) markers += " " + lark_text(one);
+  return "%until(" + lark_text(end.spelling) + (never.empty() ? "" : " without" + markers) + ")";
 }
 
-std::string marker(const Marker& of) {
-  return of.token >= 0 ? "<[" + std::to_string(of.token) + "]>" : quoted(of.spelling);
+bool is_offered(const ApiRequest& request, const std::string& name) {
+  if (request.choice == ToolChoice::kNamed) return name == request.chosen_tool;
+  const auto& allowed = request.allowed_tools;
+  return allowed.empty() || std::ranges::find(allowed, name) != allowed.end();
 }
 
-// Any text up to a marker and the marker. A terminal `name` is added for the text.
-std::string until(const Marker& of, const char* name, std::string& rules) {
-  const bool token = of.token >= 0;
-  rules +=
-      std::string(name) + ": " + (token ? "%without(" : "%until(") + quoted(of.spelling) + ")\n";
-  return token ? std::string(name) + " " + marker(of) : name;
-}
-
-struct OfferedTool {
-  std::string name;
-  JsonValue parameters;
-  bool strict = false;
-  std::string pointer;
-};
-
-std::vector<OfferedTool> offered(const ApiRequest& request) {
-  std::vector<OfferedTool> out;
+std::vector<GrammarTool> offered(const ApiRequest& request) {
+  std::vector<GrammarTool> out;
   const auto& tools = request.tools.items();
   for (size_t i = 0; i < tools.size(); ++i) {
     const JsonValue* function = tools[i].find("function");
     const JsonValue* name = function == nullptr ? nullptr : function->find("name");
-    if (name == nullptr) continue;
-    if (request.choice == ToolChoice::kNamed && name->as_string() != request.chosen_tool) continue;
-    OfferedTool tool{.name = name->as_string(),
-                     .parameters = {},
-                     .strict = false,
-                     .pointer = pointer_to("/tools", i) + "/function/parameters"};
+    if (name == nullptr || !is_offered(request, name->as_string())) continue;
+    GrammarTool tool{.name = name->as_string(), .parameters = {}, .pointer = {}};
+    if (i < request.tool_pointers.size()) tool.pointer = request.tool_pointers[i];
     if (const JsonValue* strict = function->find("strict")) tool.strict = strict->as_bool();
     if (const JsonValue* parameters = function->find("parameters")) tool.parameters = *parameters;
     if (!tool.parameters.is_object())
       tool.parameters = JsonValue::object({{"type", JsonValue::string("object")}});
-    // What a schema says beyond what grammars can do is only demanded by strict tools.
-    GrammarSpec spec;
-    spec.kind = GrammarKind::kJsonSchema;
-    spec.text = tool.parameters.dump();
-    if (!tool.strict && !grammar::validate(spec))
-      tool.parameters = JsonValue::object({{"type", JsonValue::string("object")}});
+    const auto known = std::ranges::find(request.tool_names, tool.name, &ToolName::told);
+    if (known != request.tool_names.end() && !known->syntax.empty())
+      tool.custom = CustomText{known->syntax, known->definition, known->pointer};
     out.push_back(std::move(tool));
   }
   return out;
@@ -78,94 +57,50 @@ std::string json(const JsonValue& schema, const std::string& pointer) {
   return "%json@" + pointer + " " + schema.dump();
 }
 
-// One call of a tool in the family's syntax; without the marker that opens it when `opened`.
-using WriteCall = std::string (*)(const OfferedTool& tool, const Markers& markers, bool opened);
-
-std::string hermes_call(const OfferedTool& tool, const Markers& markers, bool opened) {
-  JsonValue name = JsonValue::string(tool.name);
-  return (opened ? "" : marker(markers[0]) + " ") +
-         quoted("\n{\"name\": " + name.dump() + ", \"arguments\": ") + " " +
-         json(tool.parameters, tool.pointer) + " " + quoted("}\n") + " " + marker(markers[1]);
-}
-
-std::string llama_call(const OfferedTool& tool, const Markers& markers, bool opened) {
-  JsonValue name = JsonValue::string(tool.name);
-  (void)markers;
-  (void)opened;
-  return quoted("{\"name\": " + name.dump() + ", \"parameters\": ") + " " +
-         json(tool.parameters, tool.pointer) + " " + quoted("}");
-}
-
-std::string mistral_call(const OfferedTool& tool, const Markers& markers, bool opened) {
-  return (opened ? "" : marker(markers[0]) + " ") + quoted(tool.name) + " " + marker(markers[2]) +
-         " " + json(tool.parameters, tool.pointer);
-}
-
-std::string kimi_call(const OfferedTool& tool, const Markers& markers, bool opened) {
-  return (opened ? "" : marker(markers[2]) + " ") + quoted("functions." + tool.name + ":") +
-         " /[0-9]{1,6}/ " + marker(markers[3]) + " " + json(tool.parameters, tool.pointer) + " " +
-         marker(markers[4]);
-}
-
-struct Shape {
-  std::string_view family;
-  WriteCall call;
-  const char* separator;  // between calls
-  bool section;           // markers 0 and 1 stand around all calls
-};
-constexpr Shape kShapes[] = {{"hermes", hermes_call, "\n", false},
-                             {"llama3_json", llama_call, "; ", false},
-                             {"mistral", mistral_call, "", false},
-                             {"kimi_k2", kimi_call, "", true}};
-
-const Shape* shape_of(const ReplyFormat& format) {
-  const auto* found = std::ranges::find(kShapes, format.tool_parser(), &Shape::family);
-  if (found == std::end(kShapes)) return nullptr;
-  // Before their v11 Mistral's models write lists.
-  if (found->call == mistral_call && format.markers()[2].token < 0) return nullptr;
-  return found;
-}
-
-std::string alternatives(const std::vector<OfferedTool>& tools, const Shape& shape,
-                         const Markers& markers, bool opened) {
-  std::string out;
-  for (const OfferedTool& tool : tools)
-    out += (out.empty() ? "" : "\n  | ") + shape.call(tool, markers, opened);
-  return out;
-}
-
 class Builder {
  public:
   Builder(const ApiRequest& request, const ReplyFormat& format, Opening opening)
-      : request_(request), format_(format), opening_(opening) {}
+      : request_(request), format_(format), opening_(opening), tools_(offered(request)) {}
 
   Result<std::optional<GrammarSpec>> run() {
     const bool forced = request_.choice != ToolChoice::kAuto;
-    const std::vector<OfferedTool> tools = offered(request_);
-    const bool strict = std::ranges::any_of(tools, &OfferedTool::strict);
+    const auto kept = std::ranges::find_if(
+        tools_, [](const GrammarTool& tool) { return tool.strict || tool.custom; });
+    const bool strict = kept != tools_.end();
     const bool formatted = request_.format.kind != AnswerFormat::Kind::kText;
     if (!forced && !formatted && !strict) return std::nullopt;
-    const Shape* shape = shape_of(format_);
-    if (forced && shape == nullptr) {
+    auto layout = format_.layout(opening_);
+    if (!layout && (forced || strict)) {
+      Error error = layout.error();
+      error.pointer = forced         ? "/tool_choice"
+                      : kept->custom ? kept->custom->pointer
+                                     : kept->pointer;
+      return tl::unexpected(std::move(error));
+    }
+    if (layout) layout_ = std::move(*layout);
+    if (forced && !layout_) {
       return make_error(400, "unsupported_parameter",
-                        "calls of this model's family (" + std::string(format_.tool_parser()) +
-                            ") cannot be forced; use 'auto'",
+                        "calls cannot be demanded of this model: how it writes them is not known; "
+                        "its worker can be told with --tool-parser",
                         "/tool_choice");
     }
-    if (!forced && !formatted && shape == nullptr) return std::nullopt;
+    if (!forced && !formatted && !layout_) return std::nullopt;  // nothing will be read as a call
     GrammarSpec spec;
     spec.strict = strict || request_.format.strict;
-    const bool calls = !tools.empty() && shape != nullptr;
-    if (formatted && !forced && !calls && !reasons()) return plain(std::move(spec));
+    const bool calls = !tools_.empty() && layout_.has_value();
+    const bool framed = layout_ && layout_->frame;
+    if (formatted && !calls && !framed && !reasons()) return plain(std::move(spec));
     spec.kind = GrammarKind::kLark;
     std::string body;
     if (forced) {
-      body = forced_calls(tools, *shape);
+      body = forced_calls();
     } else if (formatted) {
-      body = answer();
-      if (calls) body = "(" + body + " | " + forced_calls(tools, *shape) + ")";
+      body = framed
+                 ? layout_->frame->answer_open + " " + answer() + " " + layout_->frame->answer_close
+                 : answer();
+      if (calls) body = "(" + body + " | " + forced_calls() + ")";
     } else {
-      body = free_calls(tools, *shape);
+      body = framed ? framed_calls() : free_calls();
     }
     spec.text = "start: " + reasoning() + body + "\n" + rules_;
     return spec;
@@ -178,12 +113,21 @@ class Builder {
   }
 
   // What comes before the answer; a model that may reason need not.
-  std::string reasoning() {
+  std::string reasoning() const {
+    if (layout_ && layout_->frame) {
+      if (opening_ == Opening::kAnswer) return {};
+      const ReplyFrame& frame = *layout_->frame;
+      const std::string rest = "/(.|\\n)*/ " + frame.thought_close;
+      if (opening_ == Opening::kReasoning) return rest + " ";
+      return "[" + frame.thought_open + " " + rest + "] ";
+    }
     if (!reasons()) return {};
     const ReasoningStyle& style = format_.style();
-    const std::string rest = until(style.close.front(), "THOUGHT", rules_) + " /\\n{0,2}/";
+    std::vector<std::string> never;
+    if (style.calls_end_it && layout_) never = layout_->markers;
+    const std::string rest = until(style.close.front(), never) + " /\\n{0,2}/";
     if (opening_ == Opening::kReasoning) return rest + " ";
-    return "[" + marker(style.open.front()) + " " + rest + "] ";
+    return "[" + lark_marker(style.open.front()) + " " + lark_text(style.label) + " " + rest + "] ";
   }
 
   std::string answer() const {
@@ -202,37 +146,45 @@ class Builder {
     return spec;
   }
 
-  std::string forced_calls(const std::vector<OfferedTool>& tools, const Shape& shape) {
-    const Markers& markers = format_.markers();
-    rules_ += "call: " + alternatives(tools, shape, markers, false) + "\n";
-    std::string out = "call";
+  // Everything from the first call to what closes the last.
+  std::string calls() {
+    rules_ += "call: ";
+    for (size_t i = 0; i < tools_.size(); ++i)
+      rules_ += (i > 0 ? "\n  | " : "") + layout_->call(tools_[i]);
+    rules_ += "\n";
     const bool several = request_.parallel_calls && request_.choice != ToolChoice::kNamed;
-    if (several) {
-      const bool apart = shape.separator[0] != '\0';
-      out += apart ? " (" + quoted(shape.separator) + " call)*" : " call*";
-    }
-    if (shape.section) out = marker(markers[0]) + " " + out + " " + marker(markers[1]);
-    return out;
+    std::string out = layout_->open + " call ";
+    if (several && !layout_->single)
+      out += layout_->between.empty() ? "call* " : "(" + layout_->between + " call)* ";
+    return out + layout_->close;
   }
 
+  std::string forced_calls() { return (layout_->bare != 0 ? "" : layout_->opener + " ") + calls(); }
+
   // Text in which calls may stand, each as its tool says.
-  std::string free_calls(const std::vector<OfferedTool>& tools, const Shape& shape) {
-    const Markers& markers = format_.markers();
-    if (shape.call == llama_call) {
-      rules_ += "call: " + alternatives(tools, shape, markers, false) + "\n";
-      rules_ += "TEXT: /[^{]/ /(.|\\n)*/\n";
-      return "(call (" + quoted(shape.separator) + " call)* | [TEXT])";
+  std::string free_calls() {
+    const std::string made = calls();
+    const CallLayout& layout = *layout_;
+    if (layout.bare != 0) {
+      rules_ += std::string("TEXT: /[ \\n\\r\\t]*[^ \\n\\r\\t\\") + layout.bare + "](.|\\n)*/\n";
+      const std::string marked = made + " | " + layout.opener + " " + made;
+      return "(" + marked + " | /[ \\n\\r\\t]*/ | TEXT)";
     }
-    const std::string text = until(markers[0], "TEXT", rules_);
-    rules_ += "REST: %without(" + quoted(markers[0].spelling) + ")\n";
-    rules_ += "call: " + alternatives(tools, shape, markers, !shape.section) + "\n";
-    const std::string calls = shape.section ? "call* " + marker(markers[1]) : "call";
-    return "(" + text + " " + calls + ")* REST";
+    const std::string calls = layout.before + " " + made;
+    return (request_.parallel_calls ? "(" + calls + ")* " : "[" + calls + "] ") + layout.free;
+  }
+
+  std::string framed_calls() {
+    const ReplyFrame& frame = *layout_->frame;
+    return "(" + frame.answer_open + " /(.|\\n)*/ " + frame.answer_close + " | [" +
+           frame.before_calls + "] " + calls() + ")";
   }
 
   const ApiRequest& request_;
   const ReplyFormat& format_;
   const Opening opening_;
+  const std::vector<GrammarTool> tools_;
+  std::optional<CallLayout> layout_;
   std::string rules_;
 };
 

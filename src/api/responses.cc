@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/custom_tools.h"
 #include "api/fields.h"
 #include "base/reply_text.h"
 
@@ -176,26 +177,48 @@ JsonValue call_delta(int32_t index, const CallStart* start, const std::string& a
   return JsonValue::object({{"tool_calls", JsonValue::array({std::move(call)})}});
 }
 
-JsonValue delta_of(const ReplyEvent& event) {
+JsonValue custom_delta(int32_t index, const CallStart* start, std::string input) {
+  JsonValue call = JsonValue::object({{"index", JsonValue::integer(index)}});
+  JsonValue custom = JsonValue::object();
+  if (start != nullptr) {
+    call.set("id", JsonValue::string(start->id));
+    call.set("type", JsonValue::string("custom"));
+    custom.set("name", JsonValue::string(start->name));
+  }
+  custom.set("input", JsonValue::string(std::move(input)));
+  call.set("custom", std::move(custom));
+  return JsonValue::object({{"tool_calls", JsonValue::array({std::move(call)})}});
+}
+
+}  // namespace
+
+// The text of a custom tool's call is told when its arguments are whole.
+JsonValue ResponseRenderer::delta_of(Choice& of, const ReplyEvent& event) const {
   if (const auto* text = std::get_if<TextDelta>(&event))
     return JsonValue::object({{"content", JsonValue::string(text->text)}});
   if (const auto* text = std::get_if<ReasoningDelta>(&event))
     return JsonValue::object({{"reasoning_content", JsonValue::string(text->text)}});
-  if (const auto* start = std::get_if<CallStart>(&event))
-    return call_delta(start->index, start, "");
-  if (const auto* arguments = std::get_if<CallArguments>(&event))
-    return call_delta(arguments->index, nullptr, arguments->text);
-  return {};
+  if (const auto* start = std::get_if<CallStart>(&event)) {
+    of.in_custom = is_custom(request_, start->name);
+    return of.in_custom ? custom_delta(start->index, start, "")
+                        : call_delta(start->index, start, "");
+  }
+  if (const auto* arguments = std::get_if<CallArguments>(&event)) {
+    if (!of.in_custom) return call_delta(arguments->index, nullptr, arguments->text);
+    of.custom_text += arguments->text;
+    return {};
+  }
+  const auto& end = std::get<CallEnd>(event);
+  if (!std::exchange(of.in_custom, false)) return {};
+  return custom_delta(end.index, nullptr, custom_input(std::exchange(of.custom_text, {})));
 }
-
-}  // namespace
 
 // One frame for each event; logprobs go with the first, or alone.
 std::string ResponseRenderer::event_frames(size_t index, const ReplyEvents& events,
                                            JsonValue logprobs) {
   std::string frames;
   for (const ReplyEvent& event : events) {
-    JsonValue delta = delta_of(event);
+    JsonValue delta = delta_of(choices_[index], event);
     if (delta.is_null()) continue;
     frames += delta_frame(index, std::move(delta), std::exchange(logprobs, JsonValue()));
   }
@@ -209,15 +232,28 @@ void ResponseRenderer::hold_events(Choice& to, ReplyEvents events) {
       to.text += text->text;
     } else if (auto* thought = std::get_if<ReasoningDelta>(&event)) {
       to.reasoning += thought->text;
-    } else if (auto* start = std::get_if<CallStart>(&event)) {
+    } else if (auto* start = std::get_if<CallStart>(&event);
+               start && is_custom(request_, start->name)) {
+      to.in_custom = true;
+      to.calls.push_back(
+          JsonValue::object({{"id", JsonValue::string(start->id)},
+                             {"type", JsonValue::string("custom")},
+                             {"custom", JsonValue::object({{"name", JsonValue::string(start->name)},
+                                                           {"input", JsonValue::string("")}})}}));
+    } else if (start != nullptr) {
       to.calls.push_back(JsonValue::object(
           {{"id", JsonValue::string(start->id)},
            {"type", JsonValue::string("function")},
            {"function", JsonValue::object({{"name", JsonValue::string(start->name)},
                                            {"arguments", JsonValue::string("")}})}}));
-    } else if (auto* arguments = std::get_if<CallArguments>(&event)) {
+    } else if (auto* arguments = std::get_if<CallArguments>(&event); arguments && to.in_custom) {
+      to.custom_text += arguments->text;
+    } else if (arguments != nullptr) {
       JsonValue* given = to.calls.back().find("function")->find("arguments");
       *given = JsonValue::string(given->as_string() + arguments->text);
+    } else if (std::exchange(to.in_custom, false)) {
+      *to.calls.back().find("custom")->find("input") =
+          JsonValue::string(custom_input(std::exchange(to.custom_text, {})));
     }
   }
 }

@@ -55,9 +55,11 @@ class ResponseRenderer final : public ReplyRenderer {
 
  private:
   struct Choice {
-    std::string text;                     // whole answers only
-    std::string reasoning;                // whole answers only
-    JsonValue::Array calls;               // whole answers only
+    std::string text;         // whole answers only
+    std::string reasoning;    // whole answers only
+    JsonValue::Array calls;   // whole answers only
+    std::string custom_text;  // of an open call of a custom tool: its arguments
+    bool in_custom = false;
     LogprobLists logprobs;                // whole answers only
     std::unique_ptr<ReplyReader> reader;  // chat only
     int64_t characters = 0;               // of the text so far
@@ -77,6 +79,7 @@ class ResponseRenderer final : public ReplyRenderer {
   std::string text_frame(size_t index, const std::string& text, JsonValue logprobs);
   std::string delta_frame(size_t index, JsonValue delta, JsonValue logprobs);
   std::string event_frames(size_t index, const ReplyEvents& events, JsonValue logprobs);
+  JsonValue delta_of(Choice& of, const ReplyEvent& event) const;
   void hold_events(Choice& to, ReplyEvents events);
   JsonValue message_json(const Choice& from) const;
   int32_t calls_of(const Choice& from) const;

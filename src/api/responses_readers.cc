@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "api/content_blocks.h"
+#include "api/custom_tools.h"
 #include "api/field_readers.h"
 #include "api/fields.h"
 #include "text/base64.h"
@@ -13,7 +14,16 @@ namespace tandem::api {
 namespace {
 
 constexpr size_t kMaxItems = 65536;
-constexpr std::string_view kSealed = "tandem1.";
+constexpr std::string_view kSealed = "tandem2.";
+
+// Of a text, so that a changed one is noticed.
+std::string check_digits(std::string_view text) {
+  uint64_t state = 0xCBF29CE484222325ULL;
+  for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
+  std::string out;
+  for (int shift = 60; shift >= 0; shift -= 4) out += "0123456789abcdef"[state >> shift & 15];
+  return out;
+}
 
 std::string text_of(const JsonValue& object, std::string_view key) {
   const JsonValue* value = object.find(key);
@@ -70,7 +80,16 @@ Status read_message(const JsonValue& one, const std::string& at, ConversationBui
 // Reasoning comes back in the open or sealed; its summary is not what the model thought.
 Status read_thought(const JsonValue& one, const std::string& at, ConversationBuilder& to) {
   TANDEM_TRY(text, content_text(one.find("content"), at + "/content"));
-  if (text.empty()) text = open_reasoning(text_of(one, "encrypted_content"));
+  if (text.empty()) {
+    const auto sealed = open_reasoning(text_of(one, "encrypted_content"));
+    if (!sealed) {
+      return make_error(400, "invalid_encrypted_content",
+                        "the encrypted content was changed on its way: leave the item out, or send "
+                        "its content",
+                        at + "/encrypted_content");
+    }
+    text = *sealed;
+  }
   if (!text.empty()) to.think(text);
   return {};
 }
@@ -94,7 +113,7 @@ Status read_item(const JsonValue& one, const std::string& at, Draft& draft,
     TANDEM_TRY(id, string_member(one, "call_id", at));
     TANDEM_TRY(name, string_member(one, "name", at));
     to.call(id, qualified_name(text_of(one, "namespace"), name),
-            JsonValue::object({{"input", JsonValue::string(text_of(one, "input"))}}));
+            custom_arguments(text_of(one, "input")));
   } else if (type == "function_call_output" || type == "custom_tool_call_output") {
     TANDEM_TRY(id, string_member(one, "call_id", at));
     TANDEM_TRY(text, content_text(one.find("output"), at + "/output"));
@@ -120,22 +139,8 @@ Status add_function(const JsonValue& tool, const std::string& space, const std::
   const std::string told = qualified_name(space, name);
   draft.request.tools.push_back(
       function_tool(told, tool.find("description"), parameters, tool.find("strict")));
-  if (!space.empty()) draft.request.tool_names.push_back({told, space, name, false});
-  return {};
-}
-
-// Told to the model as a function of one text.
-Status add_custom(const JsonValue& tool, const std::string& space, const std::string& at,
-                  Draft& draft) {
-  TANDEM_TRY(name, string_member(tool, "name", at));
-  const std::string told = qualified_name(space, name);
-  JsonValue input = JsonValue::object({{"type", JsonValue::string("string")}});
-  JsonValue parameters = JsonValue::object({{"type", JsonValue::string("object")}});
-  parameters.set("properties", JsonValue::object({{"input", std::move(input)}}));
-  parameters.set("required", JsonValue::array({JsonValue::string("input")}));
-  draft.request.tools.push_back(
-      function_tool(told, tool.find("description"), &parameters, nullptr));
-  draft.request.tool_names.push_back({told, space, name, true});
+  draft.request.tool_pointers.push_back(at + "/parameters");
+  if (!space.empty()) draft.request.tool_names.push_back({told, space, name});
   return {};
 }
 
@@ -146,7 +151,7 @@ Status add_tool(const JsonValue& tool, const std::string& space, const std::stri
     return make_error(400, "array_above_max_length", "there are more than 4096 tools", at);
   const std::string type = text_of(tool, "type");
   if (type == "function") return add_function(tool, space, at, draft);
-  if (type == "custom") return add_custom(tool, space, at, draft);
+  if (type == "custom") return add_custom_tool(tool, space, at, draft);
   if (type != "namespace" || !space.empty()) return {};
   const JsonValue* inner = tool.find("tools");
   if (inner == nullptr) return {};
@@ -169,18 +174,19 @@ Status add_tools(const JsonValue& value, const std::string& pointer, Draft& draf
 
 }  // namespace
 
-std::string qualified_name(const std::string& space, const std::string& name) {
-  return space.empty() ? name : space + "__" + name;
-}
-
 std::string seal_reasoning(std::string_view text) {
-  return std::string(kSealed) + text::encode_base64(text);
+  return std::string(kSealed) + check_digits(text) + "." + text::encode_base64(text);
 }
 
-std::string open_reasoning(std::string_view sealed) {
-  if (!sealed.starts_with(kSealed)) return {};
-  const auto bytes = text::decode_base64(sealed.substr(kSealed.size()));
-  return bytes && is_valid_utf8(*bytes) ? *bytes : std::string();
+std::optional<std::string> open_reasoning(std::string_view sealed) {
+  if (!sealed.starts_with(kSealed)) return std::string();  // another server's
+  sealed.remove_prefix(kSealed.size());
+  const size_t dot = sealed.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const auto bytes = text::decode_base64(sealed.substr(dot + 1));
+  if (!bytes || !is_valid_utf8(*bytes) || check_digits(*bytes) != sealed.substr(0, dot))
+    return std::nullopt;
+  return *bytes;
 }
 
 Status read_input(const JsonValue& value, const std::string& pointer, Draft& draft) {
@@ -219,6 +225,11 @@ Status read_response_tool_choice(const JsonValue& value, const std::string& poin
   TANDEM_TRY(type, string_member(value, "type", pointer));
   if (type == "allowed_tools") {
     if (text_of(value, "mode") == "required") request.choice = ToolChoice::kRequired;
+    const JsonValue* tools = value.find("tools");
+    if (tools == nullptr) return {};
+    for (const JsonValue& tool : tools->items())
+      request.allowed_tools.push_back(
+          qualified_name(text_of(tool, "namespace"), text_of(tool, "name")));
     return {};
   }
   if (type != "function" && type != "custom")

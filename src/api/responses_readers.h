@@ -2,7 +2,9 @@
 // request as the chat dialect's, and names its own fields in errors.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "api/field_table.h"
 
@@ -17,11 +19,10 @@ Status read_reasoning(const JsonValue& value, const std::string& pointer, Draft&
 Status read_text_options(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_include(const JsonValue& value, const std::string& pointer, Draft& draft);
 
-// The name under which the model is told of a function in a namespace.
-std::string qualified_name(const std::string& space, const std::string& name);
-
-// Reasoning as a text that clients carry back unread, and what it was; empty: it is none of ours.
+// Reasoning as a text that clients carry back unread, with check digits. It is no secret: the item
+// says the same in the open, and a key would only tie a conversation to the process or the router
+// that has it. What it was: empty when it is another server's; nothing when it was changed.
 std::string seal_reasoning(std::string_view text);
-std::string open_reasoning(std::string_view sealed);
+std::optional<std::string> open_reasoning(std::string_view sealed);
 
 }  // namespace tandem::api

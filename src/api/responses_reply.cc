@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "api/agent_reply.h"
+#include "api/custom_tools.h"
 #include "api/responses_readers.h"
 #include "base/reply_text.h"
 
@@ -179,8 +180,8 @@ class ResponsesRenderer final : public AgentReply {
   }
 
   std::string open_call(const CallStart& start) {
-    const auto known = std::ranges::find(request_.tool_names, start.name, &ToolName::told);
-    const bool named = known != request_.tool_names.end();
+    const ToolName* known = find_tool_name(request_, start.name);
+    const bool named = known != nullptr;
     const bool custom = named && known->custom;
     JsonValue::Object members = {{"type", text(custom ? "custom_tool_call" : "function_call")},
                                  {"status", text("in_progress")},
@@ -249,9 +250,7 @@ class ResponsesRenderer final : public AgentReply {
   }
 
   std::string close_custom() {
-    const auto arguments = parse_json(text_);
-    const JsonValue* given = arguments ? arguments->find("input") : nullptr;
-    const std::string input = given != nullptr && given->is_string() ? given->as_string() : text_;
+    const std::string input = custom_input(text_);
     item_.set("input", text(input));
     return frame("response.custom_tool_call_input.delta",
                  with(place(false), "delta", text(input))) +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace tandem::grammar {
 namespace {
@@ -11,8 +12,8 @@ constexpr size_t kFoldedParts = 400;
 
 class Builder {
  public:
-  Builder(FrontEnd& to, const GrammarRules& rules, bool fold)
-      : to_(to), rules_(rules), fold_(fold) {}
+  Builder(FrontEnd& to, const GrammarRules& rules, const RuleOptions& options)
+      : to_(to), rules_(rules), fold_(options.fold), options_(options) {}
 
   Result<NodeId> rule(const std::string& name) {
     const auto known = ids_.find(name);
@@ -46,6 +47,8 @@ class Builder {
         return 1;
       case Kind::kSpecial:
       case Kind::kJson:
+      case Kind::kArguments:
+      case Kind::kInner:
         return SIZE_MAX;
       case Kind::kRule: {
         const auto known = sizes_.find(expression.text);
@@ -77,7 +80,7 @@ class Builder {
     }
     switch (expression.kind) {
       case Kind::kText:
-        if (!expression.any_case) return to_.program.literal(expression.text);
+        if (!expression.any_case) return to_.program.literal(spelled(expression.text));
         [[fallthrough]];
       case Kind::kPattern:
       case Kind::kUntil:
@@ -88,15 +91,15 @@ class Builder {
       case Kind::kRule:
         return rule(expression.text);
       case Kind::kSpecial:
+        if (options_.inner) return refused("Special tokens");
         return to_.special(expression.text);
-      case Kind::kJson: {
-        auto schema = parse_json(expression.text);
-        if (!schema)
-          return make_error(400, "invalid_grammar",
-                            "The schema is not JSON: " + schema.error().message,
-                            expression.pointer);
-        return build_json_schema(to_, *schema, expression.pointer);
-      }
+      case Kind::kJson:
+      case Kind::kArguments:
+        if (options_.inner) return refused("Schemas");
+        return schema(expression);
+      case Kind::kInner:
+        if (options_.inner) return refused("Other grammars");
+        return inner(expression);
       case Kind::kRepeat: {
         TANDEM_TRY(inner, node(expression.parts.front()));
         return to_.program.repeat(inner, expression.min, expression.max);
@@ -113,6 +116,97 @@ class Builder {
     return expression.kind == Kind::kChoice ? to_.program.choice(out) : to_.program.sequence(out);
   }
 
+  static tl::unexpected<Error> refused(const char* what) {
+    return make_error(400, "unsupported_grammar",
+                      std::string(what) + " cannot stand in a grammar of a tool's text.");
+  }
+
+  Result<NodeId> schema(const Expression& expression) {
+    auto root = parse_json(expression.text);
+    if (!root)
+      return make_error(400, "invalid_grammar", "The schema is not JSON: " + root.error().message,
+                        expression.pointer);
+    const bool strict = std::exchange(to_.strict, to_.strict && !expression.lax);
+    const Notation outer = to_.notation;
+    auto built = expression.kind == Kind::kJson ? build_json_schema(to_, *root, expression.pointer)
+                                                : arguments(expression, *root);
+    const bool fits = built && (!expression.lax || to_.program.derives_anything(*built));
+    if (expression.lax && !fits && (built || built.error().code != "grammar_timeout")) {
+      to_.notes.push_back(expression.pointer + " is not enforced" +
+                          (built ? "." : ": " + built.error().message));
+      const JsonValue any = JsonValue::object({{"type", JsonValue::string("object")}});
+      built = expression.kind == Kind::kJson ? build_json_schema(to_, any, expression.pointer)
+                                             : arguments(expression, any);
+    }
+    to_.notation = outer;
+    to_.strict = strict;
+    return built;
+  }
+
+  // The parts say how: open, string, number, ..., value (of every type that is not named), close,
+  // between; or python, or gemma = QUOTE. "never": texts.
+  Result<NodeId> arguments(const Expression& expression, const JsonValue& root) {
+    static constexpr const char* kTypes[] = {"string", "number", "boolean",
+                                             "null",   "object", "array"};
+    ArgumentsLayout layout;
+    to_.notation = {};
+    for (size_t i = 0; i < expression.names.size(); ++i) {
+      const std::string& name = expression.names[i];
+      if (name == "never") {
+        to_.notation.never = expression.never;
+        continue;
+      }
+      TANDEM_TRY(part, node(expression.parts[i]));
+      const auto* const type = std::ranges::find(kTypes, name);
+      if (name == "open") {
+        layout.open = part;
+      } else if (name == "value") {
+        layout.before.fill(part);
+      } else if (type != std::end(kTypes)) {
+        layout.before[static_cast<size_t>(type - std::begin(kTypes))] = part;
+      } else if (name == "close") {
+        layout.close = part;
+      } else if (name == "between") {
+        layout.between = part;
+      } else if (name == "raw") {
+        layout.raw = true;
+      } else if (name == "typed") {
+        layout.raw = layout.typed = true;
+      } else if (name == "entities") {
+        layout.escaped_names = true;
+      } else if (name == "python") {
+        to_.notation.kind = Notation::Kind::kPython;
+        layout.identifiers = true;
+      } else if (name == "gemma") {
+        to_.notation.kind = Notation::Kind::kGemma;
+        to_.notation.quote = part;
+      } else {
+        return wrong("'" + name + "' says nothing of how arguments are written.");
+      }
+    }
+    if (to_.notation.kind == Notation::Kind::kGemma)
+      return build_json_schema(to_, root, expression.pointer);
+    return build_arguments(to_, root, expression.pointer, layout);
+  }
+
+  Result<NodeId> inner(const Expression& expression) {
+    const Spelling spelling = expression.names[1] == "json" ? Spelling::kJson : Spelling::kUtf8;
+    auto built = expression.names[0] == "regex" ? build_regex(to_, expression.text, spelling)
+                                                : build_inner_lark(to_, expression.text, spelling);
+    if (!built && !built.error().pointer) {
+      Error error = built.error();
+      error.pointer = expression.pointer;
+      return tl::unexpected(std::move(error));
+    }
+    return built;
+  }
+
+  std::vector<std::string> spelled(std::vector<std::string> texts) const {
+    for (std::string& text : texts) text = spelled(text);
+    return texts;
+  }
+  std::string spelled(const std::string& text) const { return spell(text, options_.spelling); }
+
   Result<RegexId> terminal(const std::string& name) {
     const auto known = terminals_.find(name);
     if (known != terminals_.end()) {
@@ -125,7 +219,7 @@ class Builder {
     TANDEM_TRY(whole, regex(at->second.body));
     RegexId out = whole;
     if (at->second.lazy) {
-      const RegexId more = store().repeat(any_character(store(), Spelling::kUtf8), 1, kUnbounded);
+      const RegexId more = store().repeat(any_character(store(), options_.spelling), 1, kUnbounded);
       out = store().both({whole, store().negate(store().concat(whole, more))});
     }
     terminals_[name] = out;
@@ -135,30 +229,36 @@ class Builder {
   Result<RegexId> regex(const Expression& expression) {
     switch (expression.kind) {
       case Kind::kText: {
-        if (!expression.any_case) return store().literal(expression.text);
+        if (!expression.any_case) return store().literal(spelled(expression.text));
         std::vector<RegexId> characters;
         for (size_t at = 0; at < expression.text.size();)
           characters.push_back(
               spell(store(), CodePoints::of(next_code_point(expression.text, at)).any_case(),
-                    Spelling::kUtf8));
+                    options_.spelling));
         return store().concat(characters);
       }
       case Kind::kPattern:
-        return match_whole(store(), expression.pattern, Spelling::kUtf8);
+        return match_whole(store(), expression.pattern, options_.spelling);
       case Kind::kRule:
         return terminal(expression.text);
       case Kind::kSpecial:
       case Kind::kJson:
+      case Kind::kArguments:
+      case Kind::kInner:
         return wrong("A terminal cannot hold special tokens or schemas.");
       case Kind::kUntil:
       case Kind::kWithout: {
-        const RegexId any = any_character(store(), Spelling::kUtf8);
+        const RegexId any = any_character(store(), options_.spelling);
         const RegexId text = store().star(any);
-        const RegexId marker = store().literals(expression.markers);
+        const RegexId marker = store().literals(spelled(expression.markers));
+        const RegexId never = expression.never.empty()
+                                  ? store().star(any)
+                                  : store().negate(store().concat(
+                                        {text, store().literals(spelled(expression.never)), text}));
         if (expression.kind == Kind::kWithout)
           return store().both({text, store().negate(store().concat({text, marker, text}))});
         return store().both(
-            {store().concat(text, marker),
+            {store().concat(text, marker), never,
              store().negate(store().concat({text, marker, store().repeat(any, 1, kUnbounded)}))});
       }
       case Kind::kRepeat: {
@@ -180,6 +280,7 @@ class Builder {
   FrontEnd& to_;
   const GrammarRules& rules_;
   bool fold_;
+  RuleOptions options_;
   std::map<std::string, RuleId> ids_;
   std::map<std::string, std::optional<RegexId>> terminals_;
   std::map<std::string, size_t> sizes_;
@@ -188,13 +289,13 @@ class Builder {
 }  // namespace
 
 Result<NodeId> build_rules(FrontEnd& to, const GrammarRules& rules, const std::string& root,
-                           bool fold) {
+                           const RuleOptions& options) {
   constexpr size_t kMostRules = 20'000;
   if (rules.size() > kMostRules)
     return make_error(400, "grammar_too_large", "The grammar has too many rules.");
   if (!rules.contains(root))
     return make_error(400, "invalid_grammar", "The grammar has no rule '" + root + "'.");
-  return Builder(to, rules, fold).rule(root);
+  return Builder(to, rules, options).rule(root);
 }
 
 tl::unexpected<Error> GrammarReader::wrong(const std::string& what) const {

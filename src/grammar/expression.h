@@ -14,13 +14,15 @@ namespace tandem::grammar {
 
 struct Expression {
   enum class Kind : uint8_t {
-    kText,     // `text`, or with `any_case` in any case
-    kPattern,  // a regular expression, of the whole
-    kRule,     // by name
-    kSpecial,  // special tokens, as spelled
-    kJson,     // a JSON schema; `text`, and where it stands in `pointer`
-    kUntil,    // any text that ends with the first of the markers
-    kWithout,  // any text that holds none of the markers
+    kText,       // `text`, or with `any_case` in any case
+    kPattern,    // a regular expression, of the whole
+    kRule,       // by name
+    kSpecial,    // special tokens, as spelled
+    kJson,       // a JSON schema; `text`, and where it stands in `pointer`
+    kArguments,  // arguments of a call: as kJson; `names` and `parts` say how they are written
+    kInner,      // a client's grammar, `text`, inside a text; `names`: its kind and the spelling
+    kUntil,      // any text that ends with the first of the markers and holds none of `never`
+    kWithout,    // any text that holds none of the markers
     kSequence,
     kChoice,
     kRepeat,
@@ -31,6 +33,9 @@ struct Expression {
   bool any_case = false;
   Pattern pattern = {};
   std::vector<std::string> markers = {};
+  std::vector<std::string> never = {};
+  std::vector<std::string> names = {};
+  bool lax = false;  // kJson, kArguments: what cannot be enforced may be any object
   std::vector<Expression> parts = {};
   uint32_t min = 0;
   uint32_t max = 0;
@@ -49,10 +54,15 @@ struct GrammarRule {
 };
 using GrammarRules = std::map<std::string, GrammarRule>;
 
-// What is regular and small becomes one lexeme when `fold` is set (for grammars written in
-// characters); otherwise each text, pattern and terminal is one.
+struct RuleOptions {
+  // What is regular and small becomes one lexeme (for grammars written in characters); otherwise
+  // each text, pattern and terminal is one.
+  bool fold = false;
+  Spelling spelling = Spelling::kUtf8;  // of all characters
+  bool inner = false;                   // special tokens, schemas and grammars are refused
+};
 Result<NodeId> build_rules(FrontEnd& to, const GrammarRules& rules, const std::string& root,
-                           bool fold);
+                           const RuleOptions& options);
 
 inline constexpr int kExpressionDepth = 200;
 

@@ -2,6 +2,7 @@
 // grammar.h says.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -9,17 +10,48 @@
 
 #include "base/json_value.h"
 #include "base/result.h"
+#include "grammar/code_points.h"
 #include "grammar/program.h"
 #include "grammar/vocabulary.h"
 #include "protocol/grammar_spec.h"
 
 namespace tandem::grammar {
 
+// How values are written where a family of models does not write JSON.
+struct Notation {
+  enum class Kind : uint8_t {
+    kJson,
+    kPython,  // True, False, None
+    kGemma,   // strings raw between two of `quote`, plain names of properties bare
+  };
+  Kind kind = Kind::kJson;
+  NodeId quote = kNever;
+  // What no text may hold, since parsers would take it for the end of the call.
+  std::vector<std::string> never = {};
+};
+
+// How the arguments of a call are written one by one: pairs of a name and a value. A pair is open,
+// the name, what introduces a value of its type, the value, close; `between` stands between pairs.
+struct ArgumentsLayout {
+  enum Type : uint8_t { kString, kNumber, kBoolean, kNull, kObject, kArray };
+  NodeId open = kNothing;
+  std::array<NodeId, 6> before = {kNothing, kNothing, kNothing, kNothing, kNothing, kNothing};
+  NodeId close = kNothing;
+  NodeId between = kNothing;
+  // Strings are raw text. Unless `typed`, readers take a value for JSON when it reads as such and
+  // its type may be (ArgumentTypes of the property).
+  bool raw = false;
+  bool typed = false;
+  bool escaped_names = false;  // &amp; &lt; &gt; &quot;
+  bool identifiers = false;    // names are words
+};
+
 struct FrontEnd {
   Program& program;
   const Vocabulary* vocabulary;  // null: names of special tokens are not looked up
   bool strict = false;
   protocol::JsonSpelling spelling = protocol::JsonSpelling::kSpaced;
+  Notation notation = {};
   size_t size_limit = 0;
   std::chrono::steady_clock::time_point deadline;
   std::vector<std::string> notes = {};
@@ -31,9 +63,16 @@ struct FrontEnd {
 };
 
 Result<NodeId> build_json_schema(FrontEnd& to, const JsonValue& schema, const std::string& pointer);
-Result<NodeId> build_regex(FrontEnd& to, std::string_view text);
+// The arguments of a call whose object is `schema`.
+Result<NodeId> build_arguments(FrontEnd& to, const JsonValue& schema, const std::string& pointer,
+                               const ArgumentsLayout& layout);
+Result<NodeId> build_regex(FrontEnd& to, std::string_view text,
+                           Spelling spelling = Spelling::kUtf8);
 Result<NodeId> build_gbnf(FrontEnd& to, std::string_view text);
 Result<NodeId> build_lark(FrontEnd& to, std::string_view text);
+// A client's grammar inside another text, where its characters are spelled so: it may name no
+// special tokens and no schemas.
+Result<NodeId> build_inner_lark(FrontEnd& to, std::string_view text, Spelling spelling);
 Result<NodeId> build_choice(FrontEnd& to, std::string_view text);
 
 }  // namespace tandem::grammar

@@ -130,7 +130,7 @@ class GbnfReader : GrammarReader {
 
 Result<NodeId> build_gbnf(FrontEnd& to, std::string_view text) {
   TANDEM_TRY(rules, GbnfReader(text).read());
-  return build_rules(to, rules, "root", true);
+  return build_rules(to, rules, "root", {.fold = true});
 }
 
 }  // namespace tandem::grammar

@@ -8,6 +8,37 @@ namespace {
 
 using Kind = Expression::Kind;
 
+constexpr std::string_view kFunctions[] = {"%json", "%arguments", "%inner", "%until", "%without"};
+
+// The terminals that grammars import by name.
+struct Common {
+  std::string_view name;
+  std::string_view rule;
+};
+constexpr Common kCommon[] = {
+    {"DIGIT", "T: /[0-9]/"},
+    {"HEXDIGIT", "T: /[0-9a-fA-F]/"},
+    {"INT", "T: /[0-9]+/"},
+    {"SIGNED_INT", "T: /[+-]?[0-9]+/"},
+    {"DECIMAL", "T: /[0-9]+\\.[0-9]*|\\.[0-9]+/"},
+    {"FLOAT", "T: /[0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?/"},
+    {"SIGNED_FLOAT",
+     "T: /[+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)/"},
+    {"NUMBER", "T: /([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?/"},
+    {"SIGNED_NUMBER", "T: /[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?/"},
+    {"ESCAPED_STRING", "T: /\"([^\"\\\\\\n]|\\\\[^\\n])*\"/"},
+    {"LCASE_LETTER", "T: /[a-z]/"},
+    {"UCASE_LETTER", "T: /[A-Z]/"},
+    {"LETTER", "T: /[a-zA-Z]/"},
+    {"WORD", "T: /[a-zA-Z]+/"},
+    {"CNAME", "T: /[a-zA-Z_][a-zA-Z0-9_]*/"},
+    {"WS_INLINE", "T: /[ \\t]+/"},
+    {"WS", "T: /[ \\t\\f\\r\\n]+/"},
+    {"CR", "T: /\\r/"},
+    {"LF", "T: /\\n/"},
+    {"NEWLINE", "T: /(\\r?\\n)+/"},
+};
+
 class LarkReader : GrammarReader {
  public:
   using GrammarReader::GrammarReader;
@@ -16,12 +47,18 @@ class LarkReader : GrammarReader {
     GrammarRules rules;
     skip();
     while (!at_end()) {
+      if (take("%import")) {
+        TANDEM_CHECK(import(rules));
+        skip();
+        continue;
+      }
       if (peek() == '%')
-        return wrong(
-            "directives such as %ignore and %import are not supported: spell what they stand for");
+        return wrong("directives such as %ignore are not supported: spell what they stand for");
       while (peek() == '?' || peek() == '!') ++at_;  // they shape a tree, which nobody builds here
       const std::string rule = name();
       if (rule.empty()) return wrong("a rule must begin with its name");
+      if (take(".") && !number())
+        return wrong("a priority is a number");  // there is no first match
       GrammarRule made;
       made.terminal = is_terminal(rule);
       skip();
@@ -45,6 +82,45 @@ class LarkReader : GrammarReader {
   }
 
  private:
+  // %import common.NAME [-> ALIAS], %import common (NAME, ...)
+  Status import(GrammarRules& rules) {
+    skip();
+    if (!take("common")) return wrong("only 'common' can be imported from");
+    if (!take(".")) {
+      skip();
+      if (!take("(")) return wrong("what is imported must be named");
+      do {
+        skip();
+        const std::string one = name();
+        TANDEM_CHECK(import_one(rules, one, one));
+        skip();
+      } while (take(","));
+      if (!take(")")) return wrong("a list of names must end with )");
+      return {};
+    }
+    const std::string one = name();
+    const size_t behind = at_;
+    while (peek() == ' ' || peek() == '\t') ++at_;
+    std::string as = one;
+    if (take("->")) {
+      skip();
+      as = name();
+    } else {
+      at_ = behind;
+    }
+    return import_one(rules, one, as);
+  }
+
+  Status import_one(GrammarRules& rules, const std::string& one, const std::string& as) {
+    const auto* const known = std::ranges::find(kCommon, one, &Common::name);
+    if (known == std::end(kCommon) || !is_terminal(as))
+      return wrong("'" + one + "' is not among the common terminals");
+    TANDEM_TRY(read, LarkReader(known->rule).read());
+    GrammarRule made = std::move(read.begin()->second);
+    rules.emplace(as, std::move(made));
+    return {};
+  }
+
   static bool is_terminal(const std::string& rule) {
     return std::ranges::none_of(rule, [](char c) { return c >= 'a' && c <= 'z'; });
   }
@@ -68,6 +144,10 @@ class LarkReader : GrammarReader {
     const size_t start = at;
     while (at < text_.size() && is_name(text_[at])) ++at;
     if (at == start) return false;
+    if (at + 1 < text_.size() && text_[at] == '.' && text_[at + 1] >= '0' && text_[at + 1] <= '9') {
+      ++at;
+      while (at < text_.size() && text_[at] >= '0' && text_[at] <= '9') ++at;
+    }
     const auto blank = [&] {
       while (at < text_.size() && (text_[at] == ' ' || text_[at] == '\t')) ++at;
     };
@@ -96,8 +176,8 @@ class LarkReader : GrammarReader {
     Expression out;
     while (true) {
       skip();
-      if (at_end() || peek() == '|' || peek() == ')' || peek() == ']' || at_rule() ||
-          (peek() == '%' && !at_function()))
+      if (at_end() || peek() == '|' || peek() == ')' || peek() == ']' || peek() == ',' ||
+          at_rule() || (peek() == '%' && !at_function()))
         return out;
       if (take("->")) {  // a name for a tree
         skip();
@@ -112,7 +192,7 @@ class LarkReader : GrammarReader {
 
   bool at_function() const {
     const std::string_view rest = text_.substr(at_);
-    return rest.starts_with("%json") || rest.starts_with("%until") || rest.starts_with("%without");
+    return std::ranges::any_of(kFunctions, [&](auto name) { return rest.starts_with(name); });
   }
 
   Result<Expression> repetition(Expression inner) {
@@ -212,19 +292,95 @@ class LarkReader : GrammarReader {
       out.markers.push_back(std::move(marker));
       skip();
     } while (take(","));
+    if (kind == Kind::kUntil && take("without")) {
+      TANDEM_TRY(never, texts());
+      out.never = std::move(never);
+    }
     if (!take(")")) return wrong("markers must end with )");
     return out;
   }
 
-  // %json {schema} or %json@/pointer {schema}
+  // "a" "b" ...
+  Result<std::vector<std::string>> texts() {
+    std::vector<std::string> out;
+    skip();
+    while (take("\"")) {
+      TANDEM_TRY(one, quoted());
+      if (one.empty()) return wrong("a marker is empty");
+      out.push_back(std::move(one));
+      skip();
+    }
+    return out;
+  }
+
+  std::string pointer() {
+    std::string out;
+    if (!take("@")) return out;
+    while (!at_end() && peek() != ' ' && peek() != '\n' && peek() != '\t') out += text_[at_++];
+    return out;
+  }
+
+  // %json {schema} or %json@/pointer {schema}; %json? : see Expression::lax
   Result<Expression> json() {
     Expression out = Expression::of(Kind::kJson);
-    if (take("@")) {
-      while (!at_end() && peek() != ' ' && peek() != '\n' && peek() != '\t')
-        out.pointer += text_[at_++];
-    }
+    out.lax = take("?");
+    out.pointer = pointer();
+    TANDEM_TRY(text, schema_text());
+    out.text = std::move(text);
+    return out;
+  }
+
+  // %arguments@/pointer (open = ..., close = ..., ...) {schema}
+  Result<Expression> arguments(int depth) {
+    Expression out = Expression::of(Kind::kArguments);
+    out.lax = take("?");
+    out.pointer = pointer();
     skip();
-    if (peek() != '{') return wrong("%json needs a schema in { }");
+    if (!take("(")) return wrong("%arguments needs to know how they are written");
+    do {
+      skip();
+      out.names.push_back(name());
+      skip();
+      Expression part;
+      if (take("=")) {
+        if (out.names.back() == "never") {
+          TANDEM_TRY(never, texts());
+          out.never = std::move(never);
+        } else {
+          TANDEM_TRY(made, choice(depth + 1));
+          part = std::move(made);
+        }
+      }
+      out.parts.push_back(std::move(part));
+    } while (take(","));
+    if (!take(")")) return wrong("how arguments are written must end with )");
+    TANDEM_TRY(text, schema_text());
+    out.text = std::move(text);
+    return out;
+  }
+
+  // %inner@/pointer (lark, json) "definition"
+  Result<Expression> inner() {
+    Expression out = Expression::of(Kind::kInner);
+    out.pointer = pointer();
+    skip();
+    if (!take("(")) return wrong("%inner needs a kind and a spelling");
+    do {
+      skip();
+      out.names.push_back(name());
+      skip();
+    } while (take(","));
+    if (!take(")") || out.names.size() != 2) return wrong("%inner needs a kind and a spelling");
+    skip();
+    if (!take("\"")) return wrong("%inner needs a grammar");
+    TANDEM_TRY(text, quoted());
+    out.text = std::move(text);
+    return out;
+  }
+
+  Result<std::string> schema_text() {
+    skip();
+    if (peek() != '{') return wrong("a schema stands in { }");
     const size_t start = at_;
     int depth = 0;
     bool inside = false;
@@ -239,8 +395,7 @@ class LarkReader : GrammarReader {
         ++depth;
       } else if (c == '}' && --depth == 0) {
         ++at_;
-        out.text = text_.substr(start, at_ - start);
-        return out;
+        return std::string(text_.substr(start, at_ - start));
       }
     }
     return wrong("a schema has no end");
@@ -272,6 +427,8 @@ class LarkReader : GrammarReader {
       return out;
     }
     if (take("%json")) return json();
+    if (take("%arguments")) return arguments(depth);
+    if (take("%inner")) return inner();
     if (take("%until")) return markers(Kind::kUntil);
     if (take("%without")) return markers(Kind::kWithout);
     Expression out = Expression::of(Kind::kRule);
@@ -285,7 +442,12 @@ class LarkReader : GrammarReader {
 
 Result<NodeId> build_lark(FrontEnd& to, std::string_view text) {
   TANDEM_TRY(rules, LarkReader(text).read());
-  return build_rules(to, rules, "start", false);
+  return build_rules(to, rules, "start", {});
+}
+
+Result<NodeId> build_inner_lark(FrontEnd& to, std::string_view text, Spelling spelling) {
+  TANDEM_TRY(rules, LarkReader(text).read());
+  return build_rules(to, rules, "start", {.spelling = spelling, .inner = true});
 }
 
 }  // namespace tandem::grammar

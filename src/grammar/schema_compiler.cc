@@ -157,13 +157,19 @@ Result<NodeId> SchemaCompiler::build(const Conjunction& conjunction) {
   if (!facts.enums.empty()) {
     TANDEM_TRY(values, allowed_values(items, facts));
     std::vector<std::string> texts;
-    texts.reserve(values.size());
-    for (const JsonValue* value : values) texts.push_back(text_of(*value));
-    return program.lexeme(regex().literals(std::move(texts)));
+    for (const JsonValue* value : values) {
+      if (gemma()) {
+        parts.push_back(value_node(*value));
+      } else {
+        texts.push_back(text_of(*value));
+      }
+    }
+    if (!gemma()) parts.push_back(program.lexeme(regex().literals(std::move(texts))));
+    return program.choice(parts);
   }
   std::vector<std::string> words;
-  if ((facts.types & kNull) != 0) words.emplace_back("null");
-  if ((facts.types & kBool) != 0) words.insert(words.end(), {"true", "false"});
+  if ((facts.types & kNull) != 0) words.emplace_back(word("null"));
+  if ((facts.types & kBool) != 0) words.insert(words.end(), {word("true"), word("false")});
   if (!words.empty()) parts.push_back(program.lexeme(regex().literals(std::move(words))));
   if ((facts.types & (kInteger | kFraction)) != 0) {
     facts.number.integer = (facts.types & kFraction) == 0;
@@ -178,9 +184,8 @@ Result<NodeId> SchemaCompiler::build(const Conjunction& conjunction) {
     }
   }
   if ((facts.types & kString) != 0) {
-    TANDEM_TRY(content, content_regex(facts.string, Spelling::kJson));
-    const RegexId quote = regex().literal("\"");
-    parts.push_back(program.lexeme(regex().concat({quote, content, quote})));
+    TANDEM_TRY(content, content_regex(facts.string, text_spelling()));
+    parts.push_back(string_node(content));
   }
   if ((facts.types & kArray) != 0) {
     TANDEM_TRY(array, build_array(items, facts));
@@ -279,6 +284,12 @@ Result<NodeId> build_json_schema(FrontEnd& to, const JsonValue& schema,
                                  const std::string& pointer) {
   TANDEM_TRY(source, SchemaSource::read(schema, pointer));
   return SchemaCompiler(to, source).compile_root();
+}
+
+Result<NodeId> build_arguments(FrontEnd& to, const JsonValue& schema, const std::string& pointer,
+                               const ArgumentsLayout& layout) {
+  TANDEM_TRY(source, SchemaSource::read(schema, pointer));
+  return SchemaCompiler(to, source).compile_arguments(layout);
 }
 
 }  // namespace tandem::grammar

@@ -29,6 +29,7 @@ class SchemaCompiler {
  public:
   SchemaCompiler(FrontEnd& to, const SchemaSource& source) : to_(to), source_(source) {}
   Result<NodeId> compile_root();
+  Result<NodeId> compile_arguments(const ArgumentsLayout& layout);
 
  private:
   // A schema that applies, with those of its disjunctions that were taken apart, and (only where
@@ -146,20 +147,36 @@ class SchemaCompiler {
   Result<Conjunction> element(const Conjunction& items, size_t index) const;
   size_t prefix_length(const Conjunction& items) const;
   Result<NodeId> build_object(const Conjunction& items, const Facts& facts);
+  Result<NodeId> build_members(const Conjunction& items, const Facts& facts, NodeId separator);
   Result<ObjectParts> object_parts(const Conjunction& items);
   std::vector<std::string> known_names(const Conjunction& items) const;
   Result<Conjunction> property(const Conjunction& items, const std::string* name,
                                const std::set<const JsonValue*>& matched);
   Result<NodeId> other_properties(const Conjunction& items, const std::vector<std::string>& known);
-  NodeId object_body(const ObjectParts& parts);
-  Result<NodeId> counted_body(const ObjectParts& parts, const ObjectRules& rules);
+  NodeId object_body(const ObjectParts& parts, NodeId separator);
+  Result<NodeId> counted_body(const ObjectParts& parts, const ObjectRules& rules, NodeId separator);
   Result<RegexId> pattern_regex(const JsonValue& schema, std::string_view keyword,
                                 const std::string& text, Spelling spelling);
   Result<bool> matches_pattern(const JsonValue& schema, const std::string& pattern,
                                const std::string& text);
 
-  std::string comma() const { return to_.spelling == protocol::JsonSpelling::kSpaced ? ", " : ","; }
-  std::string colon() const { return to_.spelling == protocol::JsonSpelling::kSpaced ? ": " : ":"; }
+  // schema_arguments.cc: notations other than JSON's, and arguments written one by one.
+  Result<NodeId> compile_arguments(const Conjunction& conjunction);
+  Result<NodeId> property_key(const Conjunction& items, const std::string& name);
+  Result<NodeId> property_value(const Conjunction& schema, const std::string* name);
+  NodeId other_key(RegexId names);
+  NodeId any_of_texts(std::vector<std::string> texts);
+  NodeId value_node(const JsonValue& value);
+  NodeId string_node(RegexId content);
+  RegexId without_never(RegexId content, Spelling spelling);
+  Spelling text_spelling() const { return gemma() ? Spelling::kUtf8 : Spelling::kJson; }
+  bool gemma() const { return to_.notation.kind == Notation::Kind::kGemma; }
+  bool python() const { return to_.notation.kind == Notation::Kind::kPython; }
+  const char* word(const char* json) const;
+
+  bool spaced() const { return to_.spelling == protocol::JsonSpelling::kSpaced && !gemma(); }
+  std::string comma() const { return spaced() ? ", " : ","; }
+  std::string colon() const { return spaced() ? ": " : ":"; }
   RegexStore& regex() { return to_.program.regex(); }
   RegexId any_text(Spelling spelling) { return regex().star(any_character(regex(), spelling)); }
 
@@ -176,6 +193,7 @@ class SchemaCompiler {
   std::set<const JsonValue*> noted_;
   // Of a list of `enum`, or a `const`: what equal values have in common.
   std::unordered_map<const JsonValue*, std::unordered_set<std::string>> enum_keys_;
+  const ArgumentsLayout* layout_ = nullptr;  // while the properties of arguments are built
   int depth_ = 0;
 };
 

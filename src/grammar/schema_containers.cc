@@ -198,17 +198,18 @@ Result<NodeId> SchemaCompiler::other_properties(const Conjunction& items,
     RegexId names;
     std::set<const JsonValue*> matched;
   };
-  std::vector<RegexId> names{any_text(Spelling::kJson)};
+  const Spelling spelling = layout_ != nullptr ? Spelling::kUtf8 : text_spelling();
+  std::vector<RegexId> names{without_never(any_text(spelling), spelling)};
   for (const Item& item : items) {
     const JsonValue* rule = item.schema->find("propertyNames");
     if (rule == nullptr) continue;
-    TANDEM_TRY(allowed, string_content({child(*rule)}, Spelling::kJson));
+    TANDEM_TRY(allowed, string_content({child(*rule)}, spelling));
     names.push_back(allowed);
   }
   if (!known.empty()) {
     std::vector<std::string> texts;
     texts.reserve(known.size());
-    for (const std::string& name : known) texts.push_back(spell(name, Spelling::kJson));
+    for (const std::string& name : known) texts.push_back(spell(name, spelling));
     names.push_back(regex().negate(regex().literals(std::move(texts))));
   }
   std::vector<Kind> kinds{{regex().both(names), {}}};
@@ -219,8 +220,7 @@ Result<NodeId> SchemaCompiler::other_properties(const Conjunction& items,
     for (const auto& [pattern, schema] : rules->members()) {
       if (++patterns > kMostPatterns)
         return refused(*item.schema, "patternProperties", "there are too many patterns");
-      TANDEM_TRY(matcher,
-                 pattern_regex(*item.schema, "patternProperties", pattern, Spelling::kJson));
+      TANDEM_TRY(matcher, pattern_regex(*item.schema, "patternProperties", pattern, spelling));
       std::vector<Kind> split;
       for (const Kind& kind : kinds) {
         Kind inside{regex().both({kind.names, matcher}), kind.matched};
@@ -236,11 +236,9 @@ Result<NodeId> SchemaCompiler::other_properties(const Conjunction& items,
   std::vector<NodeId> pairs;
   for (const Kind& kind : kinds) {
     TANDEM_TRY(schema, property(items, nullptr, kind.matched));
-    TANDEM_TRY(value, compile(schema));
+    TANDEM_TRY(value, property_value(schema, nullptr));
     if (value == kNever) continue;
-    const RegexId key =
-        regex().concat({regex().literal("\""), kind.names, regex().literal("\"" + colon())});
-    pairs.push_back(program.sequence({program.lexeme(key), value}));
+    pairs.push_back(program.sequence({other_key(kind.names), value}));
   }
   return program.choice(pairs);
 }
@@ -282,13 +280,12 @@ Result<SchemaCompiler::ObjectParts> SchemaCompiler::object_parts(const Conjuncti
     Property made{.name = name, .required = required.contains(name)};
     if (named) {
       TANDEM_TRY(schema, property(items, &name, matched));
-      TANDEM_TRY(value, compile(schema));
+      TANDEM_TRY(value, property_value(schema, &name));
       made.value = value;
     }
     if (made.value == kNever && !made.required) continue;
-    std::string key;
-    append_json_string(key, name);
-    made.key = to_.program.literal(key + colon());
+    TANDEM_TRY(key, property_key(items, name));
+    made.key = key;
     out.properties.push_back(std::move(made));
   }
   TANDEM_TRY(pair, other_properties(items, known));
@@ -297,9 +294,8 @@ Result<SchemaCompiler::ObjectParts> SchemaCompiler::object_parts(const Conjuncti
 }
 
 // Properties in their order, those not required or not; then others.
-NodeId SchemaCompiler::object_body(const ObjectParts& parts) {
+NodeId SchemaCompiler::object_body(const ObjectParts& parts, NodeId separator) {
   Program& program = to_.program;
-  const NodeId separator = program.literal(comma());
   // after[i]: what may follow when something stands before property i; `body`: when nothing does.
   NodeId after = program.repeat(program.sequence({separator, parts.pair}), 0, kUnbounded);
   NodeId body =
@@ -316,9 +312,9 @@ NodeId SchemaCompiler::object_body(const ObjectParts& parts) {
 }
 
 // The same with so many properties: a node for each place and count.
-Result<NodeId> SchemaCompiler::counted_body(const ObjectParts& parts, const ObjectRules& rules) {
+Result<NodeId> SchemaCompiler::counted_body(const ObjectParts& parts, const ObjectRules& rules,
+                                            NodeId separator) {
   Program& program = to_.program;
-  const NodeId separator = program.literal(comma());
   const size_t size = parts.properties.size();
   const size_t most = std::min<size_t>(size, rules.max);
   if ((size + 1) * (most + 1) > kMostCounted)
@@ -355,6 +351,13 @@ Result<NodeId> SchemaCompiler::counted_body(const ObjectParts& parts, const Obje
 }
 
 Result<NodeId> SchemaCompiler::build_object(const Conjunction& items, const Facts& facts) {
+  TANDEM_TRY(body, build_members(items, facts, to_.program.literal(comma())));
+  return to_.program.sequence({to_.program.literal("{"), body, to_.program.literal("}")});
+}
+
+// What stands between the braces.
+Result<NodeId> SchemaCompiler::build_members(const Conjunction& items, const Facts& facts,
+                                             NodeId separator) {
   TANDEM_TRY(parts, object_parts(items));
   uint32_t required = 0;
   for (const Property& property : parts.properties) {
@@ -364,14 +367,8 @@ Result<NodeId> SchemaCompiler::build_object(const Conjunction& items, const Fact
   const ObjectRules& rules = facts.object;
   const size_t most = parts.pair == kNever ? parts.properties.size() : SIZE_MAX;
   if (rules.min > rules.max || required > rules.max || rules.min > most) return kNever;
-  NodeId body = kNever;
-  if (rules.min > required || rules.max < most) {
-    TANDEM_TRY(counted, counted_body(parts, rules));
-    body = counted;
-  } else {
-    body = object_body(parts);
-  }
-  return to_.program.sequence({to_.program.literal("{"), body, to_.program.literal("}")});
+  if (rules.min > required || rules.max < most) return counted_body(parts, rules, separator);
+  return object_body(parts, separator);
 }
 
 }  // namespace tandem::grammar

@@ -47,9 +47,9 @@ std::string SchemaCompiler::text_of(const JsonValue& value) const {
   std::string out;
   switch (value.kind()) {
     case JsonValue::Kind::kNull:
-      return "null";
+      return word("null");
     case JsonValue::Kind::kBool:
-      return value.as_bool() ? "true" : "false";
+      return word(value.as_bool() ? "true" : "false");
     case JsonValue::Kind::kNumber: {
       const auto decimal = parse_decimal(value.as_string());
       const bool plain = decimal && decimal->whole.size() <= kMostDigits &&

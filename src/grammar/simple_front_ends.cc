@@ -4,9 +4,9 @@
 
 namespace tandem::grammar {
 
-Result<NodeId> build_regex(FrontEnd& to, std::string_view text) {
+Result<NodeId> build_regex(FrontEnd& to, std::string_view text, Spelling spelling) {
   TANDEM_TRY(pattern, parse_pattern(text));
-  TANDEM_TRY(regex, match_whole(to.program.regex(), pattern, Spelling::kUtf8));
+  TANDEM_TRY(regex, match_whole(to.program.regex(), pattern, spelling));
   return to.program.lexeme(regex);
 }
 

@@ -79,5 +79,44 @@ TEST(Lark, LeftRecursionIsRewritten) {
       {"1", "1+2*3+4"}, {"+1", "1+", "1**2"});
 }
 
+TEST(Lark, CommonTerminalsAreImported) {
+  expect_language(GrammarKind::kLark,
+                  "%import common.INT\n%import common (LF, WORD)\n%import common.CNAME -> NAME\n"
+                  "start: INT \" \" WORD LF NAME? X\nX.2: \"x\"",
+                  {"12 ab\nx", "1 Z\na_1x"}, {"12 a1\nx", "ab ab\nx", "12 ab\n1x"});
+}
+
+TEST(Lark, GrammarsInsideTextsAreSpelledAsTheText) {
+  const char* text =
+      "start: \"\\\"\" %inner@/x (lark, json) \"start: A+ \\\"\\\\\\\"\\\"\\nA: /[a\\\\n]/\" "
+      "\"\\\"\"";
+  expect_language(GrammarKind::kLark, text, {"\"a\\\"\"", "\"\\na\\\"\""}, {"\"a\"", "\"a\"\""});
+  expect_refused(GrammarKind::kLark, "start: %inner@/x (lark, json) \"start: <|tool|>\"",
+                 "unsupported_grammar", "/x");
+  expect_refused(GrammarKind::kLark, "start: %inner@/x (regex, utf8) \"a**\"", "invalid_grammar",
+                 "/x");
+}
+
+TEST(Lark, ArgumentsOneByOne) {
+  const std::string layout =
+      "%arguments (raw, open = \"<\", value = \"=\", close = \">\", never = \"</\") ";
+  expect_language(
+      GrammarKind::kLark,
+      "start: " + layout +
+          R"({"properties":{"s":{"type":"string"},"u":{"type":["string","integer"]}},"required":["s"],"additionalProperties":false})",
+      {"<s=x \"1>", "<s=><u=12>", "<s=a><u=a1>", "<s=5><u=x 5>"},
+      {"<u=1>", "<s=</>", "<s=a><u= -5.0 >", "<s=a><t=1>", "<s=a><u=1"});
+  expect_language(
+      GrammarKind::kLark,
+      "start: %arguments (python, open = \"\", value = \"=\", close = \"\", between = \", \") "
+      R"({"properties":{"b":{"type":"boolean"},"l":{"type":"array","items":{"enum":[null,"x"]}}},"required":["b"],"additionalProperties":false})",
+      {"b=True", "b=False, l=[None, \"x\"]"}, {"b=true", "l=[]", "b=True, l=[null]"});
+}
+
+TEST(Lark, WhatCannotBeEnforcedMayBeLax) {
+  expect_language(GrammarKind::kLark, "start: %json? {\"not\":{}}", {"{}", "{\"a\": 1}"}, {"1"});
+  expect_refused(GrammarKind::kLark, "start: %json {\"not\":{}}", "unsupported_grammar", "/not");
+}
+
 }  // namespace
 }  // namespace tandem::grammar

@@ -4,6 +4,7 @@
 #include "base/json_value.h"
 #include "base/reply_text.h"
 #include "net/route_table.h"
+#include "numerics/hmac.h"
 
 namespace tandem::router {
 
@@ -11,16 +12,20 @@ std::string error_text(Api api, const Error& error) {
   return api == Api::kMessages ? api::anthropic_error(error).dump() : error_body(error);
 }
 
-std::string error_frames(Api api, const Error& error) {
+std::string error_frames(Api api, const Error& error, const ResponseFacts& told) {
   if (api == Api::kMessages) return "event: error\n" + sse_frame(api::anthropic_error(error));
   if (api != Api::kResponses) return sse_error(error);
   JsonValue detail = JsonValue::object({{"code", JsonValue::string(error.code)}});
   detail.set("message", JsonValue::string(error.message));
-  JsonValue response = JsonValue::object({{"object", JsonValue::string("response")}});
+  JsonValue response = JsonValue::object();
+  response.set("id",
+               JsonValue::string(told.id.empty() ? "resp_" + numerics::random_hex(32) : told.id));
+  response.set("object", JsonValue::string("response"));
   response.set("status", JsonValue::string("failed"));
   response.set("error", std::move(detail));
   response.set("output", JsonValue::array());
   JsonValue event = JsonValue::object({{"type", JsonValue::string("response.failed")}});
+  event.set("sequence_number", JsonValue::integer(told.sequence));
   event.set("response", std::move(response));
   return "event: response.failed\n" + sse_frame(event);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <utility>
 
 #include "base/json_value.h"
@@ -68,6 +69,28 @@ bool is_last_event(Api api, std::string_view data) {
   if (api != Api::kResponses) return false;
   return has_type(data, "response.completed") || has_type(data, "response.incomplete") ||
          has_type(data, "response.failed");
+}
+
+void ResponseFacts::learn(std::string_view frames) {
+  constexpr std::string_view kNumber = "\"sequence_number\":";
+  const auto value = [&](size_t at) {
+    return frames.substr(std::min(frames.find_first_not_of(' ', at), frames.size()));
+  };
+  if (const size_t at = frames.rfind(kNumber); at != std::string_view::npos) {
+    const std::string_view digits = value(at + kNumber.size());
+    int64_t told = 0;
+    const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), told);
+    if (failed == std::errc() && told >= 0 && told < INT64_MAX) sequence = told + 1;
+  }
+  if (!id.empty()) return;
+  constexpr std::string_view kId = "\"id\":";
+  const size_t response = frames.find("\"response\":");
+  const size_t at = response == std::string_view::npos ? response : frames.find(kId, response);
+  if (at == std::string_view::npos) return;
+  const std::string_view text = value(at + kId.size());
+  const size_t end = text.find('"', 1);
+  if (text.starts_with('"') && end != std::string_view::npos && end <= 256)
+    id = text.substr(1, end - 1);
 }
 
 bool ends_with_done(Api api) {

@@ -264,7 +264,7 @@ net::asio::awaitable<void> RequestRun::relay_whole(LegRun& leg, net::ClientHead 
 net::asio::awaitable<void> RequestRun::answer_error(const Error& error) {
   summary_.error = error.code;
   if (responder_.started()) {  // comments went before it
-    co_await responder_.write(error_frames(checked_.api, error));
+    co_await responder_.write(error_frames(checked_.api, error, told_));
     co_await responder_.finish();
     co_return;
   }
@@ -314,7 +314,7 @@ net::asio::awaitable<void> RequestRun::answer_at_last() {
       metrics.broken_streams.add();
       summary_.error = last.error.code;
       if (!stream_finished_) {
-        co_await responder_.write(error_frames(checked_.api, last.error));
+        co_await responder_.write(error_frames(checked_.api, last.error, told_));
         co_await responder_.finish();
       }
       break;

@@ -17,6 +17,7 @@
 #include "router/checked_request.h"
 #include "router/connectors/leg_body.h"
 #include "router/legs/legs.h"
+#include "router/reply_stream.h"
 #include "router/router_core.h"
 #include "router/usage/reply_rewriter.h"
 
@@ -188,6 +189,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   std::optional<ReadyReply> ready_reply_;
   TimePoint first_byte_;
   bool stream_finished_ = false;
+  ResponseFacts told_;  // of the Responses API: what the client's stream said of itself
   Summary summary_;
   net::Deadline heartbeat_;
   net::Event written_;

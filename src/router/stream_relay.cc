@@ -130,6 +130,7 @@ net::asio::awaitable<bool> RequestRun::send_bytes(LegRun& leg, const net::Client
                                            : co_await responder_.begin_stream(
                                                  head.status, reply_headers(head.headers), out);
   const bool good = sent.has_value();
+  if (checked_.api == Api::kResponses) told_.learn(out);
   writing_ = false;
   written_.notify();
   co_return good && !legs_.over();

@@ -1,10 +1,43 @@
-"""What real agents send and need (20 facts, measured on the wire), and reported bugs about streams and tool calls: over all three dialects."""
+"""What real agents send and need (20 facts, measured on the wire), and reported bugs about streams and tool calls: over all three dialects.
 
+Which test covers which fact (those without a file name are here):
+ 1 a line of its own in every conversation    test_messages: test_what_differs_in_every_conversation_is_no_part_of_the_prompt
+ 2 ids of calls never repeat                  test_tool_calls: test_ids_never_repeat
+ 3 a finish is never missing or unknown       test_reply_matrix: test_a_stream_put_together_is_the_whole_answer; here: ..._at_every_length
+ 4 every 429 has Retry-After                  test_router_policy: test_an_overload_is_queued_fairly_and_refused_in_time; test_the_overload_answer_says_when_to_come_back
+ 5 what cannot succeed is a 400               test_what_cannot_succeed_is_a_400, test_a_400_says_that_a_retry_is_useless
+ 6 a dropped stream is repeated whole         test_a_stream_says_what_the_whole_answer_says_at_every_length (tools, not streamed)
+ 7 the prompt of a cut answer stays cached    test_the_prefix_of_a_finished_turn_is_cached_for_the_next
+ 8 arguments come back respelled              test_arguments_that_come_back_respelled_are_the_same_prompt
+ 9 an answer may come back trimmed            test_an_answer_that_comes_back_trimmed_is_the_same_prompt_before_it
+10 reasoning comes back under other names     test_reasoning_comes_back_under_either_name, test_sealed_reasoning_is_the_reasoning
+11 what names a session                       test_what_names_a_session_by_order
+12 a session is not one prefix                test_what_names_a_session_by_order (helpers of an agent)
+13 x-client-request-id names no request       test_a_repeated_client_request_id_is_no_duplicate
+14 the body's order is not the prompt's       test_the_order_of_a_body_changes_no_prompt
+15 marks and shapes of contents               test_cache_marks_and_shapes_of_contents_change_no_prompt
+16 roles and items beyond the textbook        test_messages: test_system_messages_may_stand_in_the_middle; test_responses: test_a_tool_loop_over_items, test_items
+17 history names tools that are not offered   test_history_may_name_tools_that_are_not_offered_and_keep_broken_arguments
+18 usage is true and always there             test_usage_comes_once_and_without_choices, test_every_message_delta_has_usage; test_messages: test_counts_are_what_the_next_call_bills
+19 a WebSocket is declined at once            test_a_websocket_is_declined_at_once
+20 HEAD / and bursts of counts                test_a_websocket_is_declined_at_once, test_a_burst_of_counts_is_answered
+
+Reported bugs (bugs.md), section D: 39 test_a_stop_string_is_never_sent; 40 test_several_choices_have_one_finish_each; 41 ..._at_every_length and
+test_reply_matrix; 43 test_tool_calls: test_what_a_model_says_thinks_and_calls; 44, 46, 47 reply_parser_test.cc: MeanTheSameInAnyCuts (every cut, groups of
+1 to 8) and test_recorded_replies: test_every_cut_of_every_recording; 48 test_two_calls_and_reasoning_that_ends_with_them; 50
+test_usage_comes_once_and_without_choices; 51, 53, 54 test_bugs_d; 55 test_responses: test_events_come_in_order_with_stable_ids; 57, 58 test_messages:
+test_events_come_in_order; 59 test_messages: test_counts_are_what_the_next_call_bills. Section C: 30, 31, 32, 34, 37 test_bugs_c; 36 test_reply_matrix:
+test_a_custom_tools_grammar_that_is_none_is_a_400_that_says_where; 38 waits for speculation. Section E: 60, 62, 63 test_bugs_e. Section I: 104, 105, 106,
+108 reply_parser_test.cc and test_tool_calls: test_what_a_model_says_thinks_and_calls. 73: test_connections: test_every_route_asks_for_the_key.
+"""
+
+import concurrent.futures
 import json
 
 import pytest
 
 from agent_scripts import TEMPLATE, WEATHER, call, think
+from mocks import Fleet
 from servers import events, request
 
 pytestmark = pytest.mark.quick
@@ -166,3 +199,129 @@ def test_what_cannot_succeed_is_a_400(up, path):
     body = {**APIS[path], "input": "word " * 6000} if path == "/v1/responses" else {**APIS[path], "messages": [{"role": "user", "content": "word " * 6000}]}
     reply = request(up.url, "POST", path, body)
     assert reply.status == 400 and "maximum context length is" in reply.json()["error"]["message"] and reply.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_400_says_that_a_retry_is_useless(up):
+    for path, body in APIS.items():
+        reply = request(up.url, "POST", path, {**body, "temperature": "hot"})
+        assert reply.status == 400 and reply.headers.get("x-should-retry") == "false", reply.headers
+
+
+def tokens(url, **body):
+    reply = request(url, "POST", "/tokenize", body)
+    assert reply.status == 200, reply.body
+    return reply.json()["tokens"]
+
+
+def counted(url, path, body):
+    reply = request(url, "POST", path, {"model": "default", **body})
+    assert reply.status == 200, reply.body
+    return reply.json()["input_tokens"]
+
+
+def test_an_answer_that_comes_back_trimmed_is_the_same_prompt_before_it(up):
+    history = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": " an answer \n"}, {"role": "user", "content": "more"}]
+    trimmed = [history[0], {**history[1], "content": "an answer"}, history[2]]
+    one, two = tokens(up.url, messages=history), tokens(up.url, messages=trimmed)
+    same = next(i for i, (a, b) in enumerate(zip(one, two)) if a != b)
+    before = len(tokens(up.url, messages=history[:1]))  # all up to the answer, and the head of its turn
+    assert same >= before, (same, before)
+
+
+def test_sealed_reasoning_is_the_reasoning(up):
+    made = ask(up.url, "/v1/responses", {**RESPONSES, "include": ["reasoning.encrypted_content"]}).json()
+    (thought,) = [item for item in made["output"] if item["type"] == "reasoning"]
+    rest = [item for item in made["output"] if item["type"] != "reasoning"]
+    count = lambda *items: counted(up.url, "/v1/responses/input_tokens", {"input": [{"role": "user", "content": "x"}, *items, *rest]})
+    sealed = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": thought["encrypted_content"]}
+    assert count(sealed) == count({**sealed, "encrypted_content": None, "content": thought["content"]}) > count()
+    assert count({**sealed, "encrypted_content": "gAAAAB-of-somebody-else"}) == count()
+    broken = {**sealed, "encrypted_content": sealed["encrypted_content"][:-8] + "AAAAAAAA"}
+    reply = request(up.url, "POST", "/v1/responses", {**RESPONSES, "input": [{"role": "user", "content": "x"}, broken]})
+    assert reply.status == 400 and reply.json()["error"]["param"] == "input[1].encrypted_content" and reply.json()["error"]["code"] == "invalid_encrypted_content"
+
+
+def test_a_repeated_client_request_id_is_no_duplicate(up):
+    replies = [ask(up.url, path, APIS[path], {"x-client-request-id": "the-thread", "thread-id": "the-thread"}).json() for path in APIS for _ in range(2)]
+    assert len({reply["id"] for reply in replies}) == 6
+
+
+def test_the_order_of_a_body_changes_no_prompt(up):
+    fields = {"tools": [WEATHER], "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}
+    assert tokens(up.url, **fields) == tokens(up.url, **dict(reversed(fields.items())))
+    message = {"max_tokens": 5, "system": "s", "messages": [{"role": "user", "content": "u"}], "tools": MESSAGES["tools"]}
+    assert counted(up.url, "/v1/messages/count_tokens", message) == counted(up.url, "/v1/messages/count_tokens", dict(reversed(message.items())))
+
+
+def test_cache_marks_and_shapes_of_contents_change_no_prompt(up):
+    def message(content, result):
+        return {"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}]},
+                             {"role": "user", "content": [result]}], "tools": MESSAGES["tools"]}
+
+    plain = message("u", {"type": "tool_result", "tool_use_id": "toolu_1", "content": "r"})
+    marked = message([{"type": "text", "text": "u", "cache_control": {"type": "ephemeral"}}],
+                     {"content": [{"type": "text", "text": "r"}], "cache_control": {"type": "ephemeral"}, "tool_use_id": "toolu_1", "type": "tool_result"})
+    marked["system"] = plain["system"] = [{"type": "text", "text": "s"}]
+    marked["system"] = [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}]
+    assert counted(up.url, "/v1/messages/count_tokens", plain) == counted(up.url, "/v1/messages/count_tokens", marked)
+    assert tokens(up.url, messages=[{"role": "user", "content": "u"}]) == tokens(up.url, messages=[{"role": "user", "content": [{"type": "text", "text": "u"}]}])
+    ask(up.url, "/v1/messages", {**plain, "model": "default", "max_tokens": 2})
+    usage = ask(up.url, "/v1/messages", {**marked, "model": "default", "max_tokens": 2}).json()["usage"]
+    assert usage["cache_read_input_tokens"] > usage["input_tokens"], "all but the last page is the same prompt"
+
+
+def test_every_message_delta_has_usage(up):
+    for length in (1, 10, 200):
+        deltas = [event for event in data(ask(up.url, "/v1/messages", {**MESSAGES, "max_tokens": length, "stream": True})) if event["type"] == "message_delta"]
+        assert len(deltas) == 1 and deltas[0]["usage"]["output_tokens"] > 0
+
+
+def test_a_burst_of_counts_is_answered(up):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        body = {"model": "default", "messages": [{"role": "user", "content": "word " * 500}]}
+        found = list(pool.map(lambda _: request(up.url, "POST", "/v1/messages/count_tokens?beta=true", body), range(14)))
+    assert {reply.status for reply in found} == {200} and len({reply.json()["input_tokens"] for reply in found}) == 1
+
+
+def test_what_names_a_session_by_order(binary, tmp_path):
+    """Each name alone decides which worker is asked; one further up decides against all below it. Helpers of an agent have sessions of their own."""
+    fleet = Fleet(binary, tmp_path, "plain", prefill=4, decode=4, name="sessions", mock_options=("--prefill-rate", 0), router_options=("--policy", "affinity"))
+    count = iter(range(1000))
+
+    def worker(headers=None, **fields):
+        body = {"model": "mock-model", "messages": [{"role": "user", "content": f"prompt {next(count)}"}], "max_tokens": 1, **fields}
+        return ask(fleet.url, "/v1/chat/completions", body, headers or {}).headers["x-tandem-worker"]
+
+    names = [  # from the strongest to the weakest: what sets it to a value
+        lambda value: ({"x-session-affinity": value}, {}), lambda value: ({"thread-id": value}, {}),
+        lambda value: ({"X-Claude-Code-Session-Id": value}, {}), lambda value: ({"x-session-id": value}, {}),
+        lambda value: ({}, {"prompt_cache_key": value}), lambda value: ({}, {"user": value})]
+    try:
+        for place, name in enumerate(names):
+            spread = {worker(headers, **fields) for headers, fields in (name(f"value-{i}") for i in range(12))}
+            assert len(spread) > 2, place
+            for weaker in names[place + 1:]:
+                made = set()
+                for i in range(6):
+                    (headers, fields), (more, others) = name("the-one"), weaker(f"value-{i}")
+                    made.add(worker({**headers, **more}, **fields, **others))
+                assert len(made) == 1, (place, made)
+        helpers = {worker({"X-Claude-Code-Session-Id": "s", "x-claude-code-agent-id": f"agent-{i}"}) for i in range(12)}
+        assert len(helpers) > 2 and len({worker({"X-Claude-Code-Session-Id": "s", "x-claude-code-agent-id": "agent-1"}) for _ in range(4)}) == 1
+        assert len({worker({"x-client-request-id": f"r-{i}", "thread-id": "t"}) for i in range(6)}) == 1
+    finally:
+        fleet.end()
+
+
+def test_the_overload_answer_says_when_to_come_back(binary, tmp_path):
+    fleet = Fleet(binary, tmp_path, "plain", prefill=1, decode=0, name="full", mock_options=("--prefill-rate", 0, "--step", "20ms"),
+                  router_options=("--max-inflight", 1, "--max-queued", 1))
+    try:
+        bodies = {"/v1/chat/completions": CHAT, "/v1/completions": {"prompt": "x"}}
+        one = lambda path: request(fleet.url, "POST", path, {**bodies[path], "model": "mock-model", "max_tokens": 20})
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            found = list(pool.map(one, [*bodies] * 8))
+        refused = [reply for reply in found if reply.status == 429]
+        assert refused and all(int(reply.headers["Retry-After"]) >= 1 and reply.json()["error"]["type"] == "rate_limit_error" for reply in refused)
+    finally:
+        fleet.end()

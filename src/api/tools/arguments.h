@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/json_value.h"
+#include "grammar/argument_types.h"
 
 namespace tandem::api {
 
@@ -32,23 +33,9 @@ class ToolTable {
   std::vector<Tool> tools_;
 };
 
-// The types that a value may have, as bits.
-struct ArgumentTypes {
-  static constexpr unsigned kString = 1;
-  static constexpr unsigned kNumber = 2;  // and integers
-  static constexpr unsigned kBoolean = 4;
-  static constexpr unsigned kNull = 8;
-  static constexpr unsigned kObject = 16;
-  static constexpr unsigned kArray = 32;
-  static constexpr unsigned kAny = 63;
-  unsigned bits = kAny;
-  bool only_string() const { return bits == kString; }
-};
-
-// Of the property `key` of `parameters` (may be null): $ref, anyOf, oneOf, allOf, enum and const
-// are looked through.
-ArgumentTypes argument_types(const JsonValue* parameters, std::string_view key);
-bool declares(const JsonValue* parameters, std::string_view key);
+using grammar::argument_types;
+using grammar::ArgumentTypes;
+using grammar::declares;
 
 // Raw text as JSON of one of the types: what reads as such a value is one, else it is a string.
 std::string argument_json(std::string_view raw, ArgumentTypes types);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/json_calls.h"
 #include "api/tools/syntax.h"
 
@@ -131,6 +132,51 @@ class DsmlCalls final : public CallSyntax {
 
 std::unique_ptr<CallSyntax> make_dsml_calls(const Markers& markers) {
   return std::make_unique<DsmlCalls>(markers);
+}
+
+// V3.2 calls the block function_calls, V4 tool_calls; some put a space behind the mark. The mark
+// may be a token, the tags around it are letters.
+Result<CallLayout> dsml_layout(const LayoutInput& in) {
+  const std::string mark = in.markers[5].spelling.substr(1);
+  const auto says = [&](const std::string& word) {
+    return in.chat_template.find(mark + word) != std::string_view::npos;
+  };
+  const std::string space = says(" calls") || says(" invoke") ? " " : "";
+  const std::string block = !space.empty()       ? "calls"
+                            : says("tool_calls") ? "tool_calls"
+                                                 : "function_calls";
+  const int32_t token = in.kept.empty() ? -1 : in.kept[0].token;
+  const auto tag = [mark, token, space](const char* open, const std::string& rest) {
+    if (token < 0) return lark_text(open + mark + space + rest);
+    return lark_text(open) + " <[" + std::to_string(token) + "]> " + lark_text(space + rest);
+  };
+  CallLayout out;
+  open_with(out, {&in.markers[0], &in.markers[1], &in.markers[2]});
+  out.opener = tag("<", block + ">\n");
+  if (token >= 0) {
+    out.before = "%without(" + lark_text(mark) + ") " + out.opener;
+    out.free = "%without(" + lark_text(mark) + ")";
+  } else {
+    const std::string first = "<" + mark + space + block + ">";
+    std::string others;
+    for (const std::string& other : out.markers) {
+      if (other != first) others += " " + lark_text(other);
+    }
+    out.before = "%until(" + lark_text(first) + " without" + others + ") \"\\n\"";
+  }
+  out.close = tag("</", block + ">");
+  out.call = [tag, never = in.markers[space.empty() ? 3 : 4].spelling](const GrammarTool& tool) {
+    const ArgumentParts parts{.open = tag("<", "parameter name=\""),
+                              .value = "\"\\\" string=\\\"false\\\">\"",
+                              .string = "\"\\\" string=\\\"true\\\">\"",
+                              .typed = {},
+                              .close = tag("</", "parameter>\n"),
+                              .flags = "typed",
+                              .never = {never}};
+    return tag("<", "invoke name=\"" + tool.name + "\">\n") + " " + listed_arguments(tool, parts) +
+           " " + tag("</", "invoke>\n");
+  };
+  return out;
 }
 
 }  // namespace tandem::api

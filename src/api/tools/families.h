@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/syntax.h"
 
 namespace tandem::api {
@@ -15,6 +16,7 @@ struct Family {
   std::span<const std::string_view> markers;
   std::unique_ptr<CallSyntax> (*calls)(const Markers&) = nullptr;
   std::unique_ptr<ReplyMachine> (*reply)(const Markers&, Opening) = nullptr;  // instead of calls
+  Result<CallLayout> (*layout)(const LayoutInput&) = nullptr;  // how its calls are written
   // Pairs of opening and closing markers.
   std::span<const std::string_view> reasoning = {};
   std::string_view reasoning_label = {};

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "api/tools/arguments.h"
+#include "api/tools/call_layout.h"
 #include "api/tools/json_stream.h"
 #include "api/tools/syntax.h"
 
@@ -216,6 +217,23 @@ class GemmaCalls final : public CallSyntax {
 
 std::unique_ptr<CallSyntax> make_gemma_calls(const Markers& markers) {
   return std::make_unique<GemmaCalls>(markers);
+}
+
+Result<CallLayout> gemma_layout(const LayoutInput& in) {
+  TANDEM_CHECK(need_tokens("gemma4", {&in.markers[0], &in.markers[1], &in.markers[2]}));
+  CallLayout out;
+  open_with(out, {&in.markers[0]});
+  out.between = out.opener;
+  out.call = [close = lark_marker(in.markers[1]),
+              quote = lark_marker(in.markers[2])](const GrammarTool& tool) {
+    const std::string arguments =
+        tool.custom ? "\"{input:\" " + quote + " (" + custom_text(*tool.custom, "utf8") + ") " +
+                          quote + " \"}\""
+                    : std::string("%arguments") + (tool.strict ? "" : "?") + "@" + tool.pointer +
+                          " (gemma = " + quote + ") " + tool.parameters.dump();
+    return lark_text("call:" + tool.name) + " " + arguments + " " + close;
+  };
+  return out;
 }
 
 }  // namespace tandem::api

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/json_calls.h"
 #include "api/tools/syntax.h"
 
@@ -146,6 +147,27 @@ class GlmCalls final : public CallSyntax {
 
 std::unique_ptr<CallSyntax> make_glm_calls(const Markers& markers) {
   return std::make_unique<GlmCalls>(markers);
+}
+
+Result<CallLayout> glm_layout(const LayoutInput& in) {
+  const Markers& markers = in.markers;
+  CallLayout out;
+  open_with(out, {&markers[0]});
+  // 4.5 and 4.6 put every part on a line of its own.
+  const bool lines = in.chat_template.find("</arg_key>\n") != std::string_view::npos;
+  const std::string line = lines ? " \"\\n\"" : "";
+  out.between = (lines ? "\"\\n\" " : "") + out.opener;
+  out.call = [parts = ArgumentParts{.open = lark_marker(markers[2]),
+                                    .value = lark_marker(markers[3]) + line + " " +
+                                             lark_marker(markers[4]),
+                                    .string = {},
+                                    .typed = {},
+                                    .close = lark_marker(markers[5]) + line,
+                                    .never = letters_of({&markers[5], &markers[1]})},
+              line, close = lark_marker(markers[1])](const GrammarTool& tool) {
+    return lark_text(tool.name) + line + " " + listed_arguments(tool, parts) + " " + close;
+  };
+  return out;
 }
 
 }  // namespace tandem::api

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/json_stream.h"
 #include "api/tools/syntax.h"
 
@@ -212,6 +213,35 @@ class HarmonyReply final : public ReplyMachine {
 
 std::unique_ptr<ReplyMachine> make_harmony_reply(const Markers& markers, Opening opening) {
   return std::make_unique<HarmonyReply>(markers, opening);
+}
+
+// The token that ends a call may be one that ends generation; then the grammar is complete already.
+Result<CallLayout> harmony_layout(const LayoutInput& in) {
+  const Markers& markers = in.markers;
+  TANDEM_CHECK(
+      need_tokens("harmony", {&markers[0], &markers[1], &markers[2], &markers[3], &markers[4]}));
+  const std::string message = " " + lark_marker(markers[2]);
+  const auto channel = [&](const char* name) { return lark_marker(markers[3]) + " " + name; };
+  const std::string again =
+      lark_marker(markers[1]) + " " + lark_marker(markers[0]) + " \"assistant\"";
+  const std::string begin = in.opening == Opening::kAnswer ? again + " " : "";
+  CallLayout out;
+  out.single = true;
+  out.open = begin + channel("\"commentary to=functions.\"");
+  out.call = [middle = " " + lark_marker(markers[4]) + " \"json\"" + message + " ",
+              end = markers[5].token < 0 ? "" : " [" + lark_marker(markers[5]) + "]"](
+                 const GrammarTool& tool) {
+    return lark_text(tool.name + " ") + middle + json_arguments(tool) + end;
+  };
+  const bool answering = in.opening == Opening::kAnswer;
+  out.frame = ReplyFrame{
+      .thought_open = channel("\"analysis\"") + message,
+      .thought_close = again,
+      .answer_open = answering ? "" : channel("\"final\"") + message,
+      .answer_close = {},
+      .before_calls =
+          answering ? "/(.|\\n)*/" : channel("\"commentary\"") + message + " /(.|\\n)*/ " + again};
+  return out;
 }
 
 }  // namespace tandem::api

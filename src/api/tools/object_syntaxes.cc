@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/json_calls.h"
 #include "api/tools/syntax.h"
 
@@ -236,6 +237,63 @@ std::unique_ptr<CallSyntax> make_llama_calls(const Markers& markers) {
 }
 std::unique_ptr<CallSyntax> make_mistral_calls(const Markers& markers) {
   return std::make_unique<MistralCalls>(markers);
+}
+
+Result<CallLayout> hermes_layout(const LayoutInput& in) {
+  CallLayout out;
+  open_with(out, {&in.markers[0]});
+  out.between = "\"\\n\" " + out.opener;
+  out.call = [close = lark_marker(in.markers[1])](const GrammarTool& tool) {
+    return "\"\\n\" " + json_call(tool, "arguments") + " \"\\n\" " + close;
+  };
+  return out;
+}
+
+// One list of all calls.
+Result<CallLayout> smollm_layout(const LayoutInput& in) {
+  CallLayout out;
+  open_with(out, {&in.markers[0]});
+  out.open = "\"[\"";
+  out.between = "\", \"";
+  out.close = "\"]\" " + lark_marker(in.markers[1]);
+  out.call = [](const GrammarTool& tool) { return json_call(tool, "arguments"); };
+  return out;
+}
+
+Result<CallLayout> llama_layout(const LayoutInput& in) {
+  CallLayout out;
+  open_with(out, {&in.markers[0]});
+  out.before.clear();
+  out.bare = '{';
+  out.between = "\"; \"";
+  out.call = [](const GrammarTool& tool) { return json_call(tool, "parameters"); };
+  return out;
+}
+
+// A list of objects up to their v7; from v11 on a name and arguments, in some with an id between.
+Result<CallLayout> mistral_layout(const LayoutInput& in) {
+  TANDEM_CHECK(need_tokens("mistral", {&in.markers[0]}));
+  const auto says = [&](std::string_view word) {
+    return in.chat_template.find(word) != std::string_view::npos;
+  };
+  CallLayout out;
+  open_with(out, {&in.markers[0]});
+  if (!says("[ARGS]") && !(in.chat_template.empty() && in.markers[2].token >= 0)) {
+    out.open = "\"[\"";
+    out.between = "\", \"";
+    out.close = "\"]\"";
+    out.call = [](const GrammarTool& tool) { return json_call(tool, "arguments"); };
+    return out;
+  }
+  TANDEM_CHECK(need_tokens("mistral", {&in.markers[2]}));
+  out.between = out.opener;
+  std::string middle = lark_marker(in.markers[2]);
+  if (says("[CALL_ID]") && in.markers[1].token >= 0)
+    middle = lark_marker(in.markers[1]) + " /[a-zA-Z0-9]{9}/ " + middle;
+  out.call = [middle](const GrammarTool& tool) {
+    return lark_text(tool.name) + " " + middle + " " + json_arguments(tool);
+  };
+  return out;
 }
 
 }  // namespace tandem::api

@@ -1,12 +1,16 @@
 // Llama 4: a list of calls as Python would write them, [name(key=value, ...), ...], bare or between
 // markers. The list counts when it is whole.
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <optional>
 #include <utility>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/json_stream.h"
 #include "api/tools/syntax.h"
 #include "base/json_value.h"
+#include "text/unicode.h"
 
 namespace tandem::api {
 
@@ -72,6 +76,17 @@ class Literals {
     return true;
   }
 
+  bool code_point(size_t digits, std::string& out) {
+    uint32_t value = 0;
+    const std::string_view text = text_.substr(std::min(at_, text_.size()), digits);
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+    const bool whole = failed == std::errc() && end == text.data() + digits;
+    if (!whole || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) return false;
+    text::append_utf8(out, value);
+    at_ += digits;
+    return true;
+  }
+
   bool string(std::string& out) {
     const char quote = text_[at_++];
     out += '"';
@@ -80,12 +95,15 @@ class Literals {
       char c = text_[at_++];
       if (c == '\\' && at_ < text_.size()) {
         c = text_[at_++];
-        if (c == 'n')
-          c = '\n';
-        else if (c == 't')
-          c = '\t';
-        else if (c == 'r')
-          c = '\r';
+        if (c == 'u' || c == 'x' || c == 'U') {
+          if (!code_point(c == 'x' ? 2 : c == 'u' ? 4 : 8, plain)) (plain += '\\') += c;
+          continue;
+        }
+        constexpr std::string_view kNames = "ntrbfav";
+        constexpr std::string_view kControls = "\n\t\r\b\f\a\v";
+        const size_t control = kNames.find(c);
+        if (control != std::string_view::npos)
+          c = kControls[control];
         else if (c != '\\' && c != '\'' && c != '"' && c != '\n')
           plain += '\\';
       }
@@ -236,6 +254,27 @@ class PythonicCalls final : public CallSyntax {
 
 std::unique_ptr<CallSyntax> make_pythonic_calls(const Markers& markers) {
   return std::make_unique<PythonicCalls>(markers);
+}
+
+Result<CallLayout> pythonic_layout(const LayoutInput& in) {
+  CallLayout out;
+  open_with(out, {&in.markers[0]});
+  out.before.clear();
+  out.bare = '[';
+  out.open = "\"[\"";
+  out.between = "\", \"";
+  out.close = "\"]\"";
+  out.call = [](const GrammarTool& tool) {
+    const ArgumentParts parts{.open = "\"\"",
+                              .value = "\"=\"",
+                              .string = {},
+                              .typed = {},
+                              .close = "\"\"",
+                              .between = "\", \"",
+                              .flags = "python"};
+    return lark_text(tool.name + "(") + " " + listed_arguments(tool, parts) + " \")\"";
+  };
+  return out;
 }
 
 }  // namespace tandem::api

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/json_calls.h"
 #include "api/tools/syntax.h"
 
@@ -238,6 +239,25 @@ class QwenXmlCalls final : public CallSyntax {
 
 std::unique_ptr<CallSyntax> make_qwen_xml_calls(const Markers& markers) {
   return std::make_unique<QwenXmlCalls>(markers);
+}
+
+Result<CallLayout> qwen_xml_layout(const LayoutInput& in) {
+  CallLayout out;
+  open_with(out, {&in.markers[0], &in.markers[2]});
+  out.between = "\"\\n\" " + out.opener;
+  out.call = [close = lark_marker(in.markers[1])](const GrammarTool& tool) {
+    const ArgumentParts parts{
+        .open = lark_text(kParameter),
+        .value = "\">\\n\"",
+        .string = {},
+        .typed = {},
+        .close = lark_text("\n" + std::string(kParameterEnd) + "\n"),
+        .never = {std::string(kParameterEnd), std::string(kFunctionEnd), std::string(kParameter)}};
+    return lark_text("\n" + std::string(kFunction) + tool.name + ">\n") + " " +
+           listed_arguments(tool, parts) + " " + lark_text(std::string(kFunctionEnd) + "\n") + " " +
+           close;
+  };
+  return out;
 }
 
 }  // namespace tandem::api

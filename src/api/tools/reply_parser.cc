@@ -52,30 +52,34 @@ Result<std::shared_ptr<const ReplyFormat>> ReplyFormat::create(const ParserNames
   const bool nine = chat_template.find("length == 9") != std::string_view::npos ||
                     chat_template.find("length != 9") != std::string_view::npos;
   if (nine) ids = CallIds::Style::kNine;
-  return build(tools, reasoning, ids, tokens);
+  return build(tools, reasoning, ids, chat_template, tokens);
 }
 
 Result<std::shared_ptr<const ReplyFormat>> ReplyFormat::create(
-    const ParserNames& names, const std::vector<std::pair<std::string, int32_t>>& tokens) {
+    const ParserNames& names, const std::vector<std::pair<std::string, int32_t>>& tokens,
+    std::string_view chat_template) {
   TANDEM_TRY(tools, named(names.tools, "", recognize_calls));
   TANDEM_TRY(reasoning, named(names.reasoning, "", recognize_reasoning));
-  return build(tools, reasoning, tools == nullptr ? CallIds::Style::kRandom : tools->ids, tokens);
+  return build(tools, reasoning, tools == nullptr ? CallIds::Style::kRandom : tools->ids,
+               chat_template, tokens);
 }
 
 Result<std::shared_ptr<const ReplyFormat>> ReplyFormat::build(const Family* tools,
                                                               const Family* reasoning,
                                                               CallIds::Style ids,
+                                                              std::string_view chat_template,
                                                               const Tokens& tokens) {
   std::shared_ptr<ReplyFormat> out(new ReplyFormat());
   out->tools_ = tools;
   out->reasoning_ = reasoning;
   out->ids_ = ids;
+  out->chat_template_ = chat_template;
   if (tools != nullptr) {
     for (const std::string_view marker : tools->markers)
       out->markers_.push_back(resolve(marker, tokens));
     for (const std::string_view spelling : tools->kept) {
-      const Marker part = resolve(spelling, tokens);
-      if (part.token >= 0) out->kept_.push_back(part.token);
+      Marker part = resolve(spelling, tokens);
+      if (part.token >= 0) out->kept_.push_back(std::move(part));
     }
     out->style_.calls_end_it = tools->calls_end_reasoning;
   }
@@ -108,7 +112,7 @@ std::vector<int32_t> ReplyFormat::kept_tokens(bool tools) const {
   add(style_.close);
   if (tools_ != nullptr && (tools || tools_->reply != nullptr)) {
     add(markers_);
-    out.insert(out.end(), kept_.begin(), kept_.end());
+    add(kept_);
   }
   std::ranges::sort(out);
   const auto repeated = std::ranges::unique(out);
@@ -132,6 +136,12 @@ Opening ReplyFormat::opening(std::string_view prompt_end) const {
     if (ends(prompt_end, style_.close[i].spelling)) return Opening::kAnswer;
   }
   return Opening::kFree;
+}
+
+Result<std::optional<CallLayout>> ReplyFormat::layout(Opening opening) const {
+  if (tools_ == nullptr) return std::nullopt;
+  TANDEM_TRY(out, tools_->layout({markers_, kept_, chat_template_, opening}));
+  return std::optional(std::move(out));
 }
 
 std::unique_ptr<ReplyMachine> ReplyFormat::machine(bool tools, Opening opening) const {

@@ -10,11 +10,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/call_sink.h"
 #include "api/tools/cursor.h"
 #include "api/tools/syntax.h"
@@ -44,7 +46,8 @@ class ReplyFormat {
                                                            const text::Tokenizer& tokenizer);
   // For tests: `tokens` says which spellings are one token, and its id; -1: none is.
   static Result<std::shared_ptr<const ReplyFormat>> create(
-      const ParserNames& names, const std::vector<std::pair<std::string, int32_t>>& tokens);
+      const ParserNames& names, const std::vector<std::pair<std::string, int32_t>>& tokens,
+      std::string_view chat_template = {});
 
   std::string_view tool_parser() const;
   std::string_view reasoning_parser() const;
@@ -54,21 +57,23 @@ class ReplyFormat {
   // How a reply begins whose prompt ends with this text (control tokens spelled).
   Opening opening(std::string_view prompt_end) const;
   std::unique_ptr<ReplyMachine> machine(bool tools, Opening opening) const;
-  const Markers& markers() const { return markers_; }  // of calls, in their family's order
+  // How calls are written; nothing: of no family. Errors: 400 when a grammar cannot say it.
+  Result<std::optional<CallLayout>> layout(Opening opening) const;
   const ReasoningStyle& style() const { return style_; }
 
  private:
   ReplyFormat() = default;
   static Result<std::shared_ptr<const ReplyFormat>> build(
       const Family* tools, const Family* reasoning, CallIds::Style ids,
-      const std::vector<std::pair<std::string, int32_t>>& tokens);
+      std::string_view chat_template, const std::vector<std::pair<std::string, int32_t>>& tokens);
 
   const Family* tools_ = nullptr;      // null: none
   const Family* reasoning_ = nullptr;  // null: none
   CallIds::Style ids_ = CallIds::Style::kRandom;
   Markers markers_;
   ReasoningStyle style_;
-  std::vector<int32_t> kept_;  // of spellings that are no markers but parts of them
+  Markers kept_;               // tokens that are no markers but parts of them
+  std::string chat_template_;  // may be empty
 };
 
 struct ReplySetup {

@@ -2,6 +2,7 @@
 #include <array>
 #include <utility>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/json_stream.h"
 #include "api/tools/syntax.h"
 
@@ -164,6 +165,50 @@ std::unique_ptr<CallSyntax> make_kimi_calls(const Markers& markers) {
 }
 std::unique_ptr<CallSyntax> make_deepseek_calls(const Markers& markers) {
   return std::make_unique<SectionCalls>(markers, false);
+}
+
+namespace {
+
+Result<CallLayout> section_layout(std::string_view family, const Markers& markers) {
+  TANDEM_CHECK(
+      need_tokens(family, {&markers[0], &markers[1], &markers[2], &markers[3], &markers[4]}));
+  CallLayout out;
+  open_with(out, {&markers[0]});
+  out.open = lark_marker(markers[2]);
+  out.between = out.open;
+  out.close = lark_marker(markers[1]);
+  return out;
+}
+
+}  // namespace
+
+Result<CallLayout> kimi_layout(const LayoutInput& in) {
+  TANDEM_TRY(out, section_layout("kimi_k2", in.markers));
+  out.call = [body = lark_marker(in.markers[3]),
+              end = lark_marker(in.markers[4])](const GrammarTool& tool) {
+    return lark_text("functions." + tool.name + ":") + " /[0-9]{1,6}/ " + body + " " +
+           json_arguments(tool) + " " + end;
+  };
+  return out;
+}
+
+// V3 and R1 fence the JSON and put each call on a line of its own; V3.1 does neither.
+Result<CallLayout> deepseek_layout(const LayoutInput& in) {
+  TANDEM_TRY(out, section_layout("deepseek_v3", in.markers));
+  const std::string sep = lark_marker(in.markers[3]);
+  const std::string end = lark_marker(in.markers[4]);
+  if (in.chat_template.find("```json") == std::string_view::npos) {
+    out.call = [sep, end](const GrammarTool& tool) {
+      return lark_text(tool.name) + " " + sep + " " + json_arguments(tool) + " " + end;
+    };
+    return out;
+  }
+  out.between = "\"\\n\" " + out.open;
+  out.call = [sep, end](const GrammarTool& tool) {
+    return "\"function\" " + sep + " " + lark_text(tool.name + "\n```json\n") + " " +
+           json_arguments(tool) + " \"\\n```\" " + end;
+  };
+  return out;
 }
 
 }  // namespace tandem::api

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/tools/call_layout.h"
 #include "api/tools/json_calls.h"
 #include "api/tools/syntax.h"
 
@@ -138,6 +139,44 @@ class XtmlReply final : public ReplyMachine {
 
 std::unique_ptr<ReplyMachine> make_xtml_reply(const Markers& markers, Opening opening) {
   return std::make_unique<XtmlReply>(markers, opening);
+}
+
+Result<CallLayout> xtml_layout(const LayoutInput& in) {
+  const Markers& markers = in.markers;
+  TANDEM_CHECK(need_tokens("kimi_k3", {&markers[0], &markers[1], &markers[2]}));
+  const auto tag = [open = lark_marker(markers[0]), sep = lark_marker(markers[2])](
+                       std::string_view head) { return open + " " + lark_text(head) + " " + sep; };
+  const auto end = [close = lark_marker(markers[1]), sep = lark_marker(markers[2])](
+                       std::string_view name) { return close + " " + lark_text(name) + " " + sep; };
+  const std::string message = " [" + end("message") + "]";
+  const bool answering = in.opening == Opening::kAnswer;
+  CallLayout out;
+  out.open = (answering ? end("response") + " " : "") + tag("tools");
+  out.close = end("tools") + message;
+  ArgumentParts parts{.open = lark_marker(markers[0]) + " " + lark_text("argument key=\""),
+                      .value = {},
+                      .string = lark_text("\" type=\"string\"") + " " + lark_marker(markers[2]),
+                      .typed = {},
+                      .close = end("argument"),
+                      .flags = "typed, entities"};
+  for (const char* type : {"number", "boolean", "null", "object", "array"}) {
+    parts.typed += std::string(", ") + type + " = " +
+                   lark_text("\" type=\"" + std::string(type) + "\"") + " " +
+                   lark_marker(markers[2]);
+  }
+  out.call = [parts, open = lark_marker(markers[0]), sep = lark_marker(markers[2]),
+              close = end("call")](const GrammarTool& tool) {
+    return open + " " + lark_text("call tool=\"" + tool.name + "\" index=\"") +
+           " /[1-9][0-9]{0,2}/ \"\\\"\" " + sep + " " + listed_arguments(tool, parts) + " " + close;
+  };
+  const std::string response = answering ? "" : tag("response");
+  out.frame = ReplyFrame{
+      .thought_open = tag("think"),
+      .thought_close = end("think"),
+      .answer_open = response,
+      .answer_close = end("response") + message,
+      .before_calls = response + " /(.|\\n)*/" + (answering ? "" : " " + end("response"))};
+  return out;
 }
 
 }  // namespace tandem::api

@@ -1,0 +1,101 @@
+#include "grammar/argument_types.h"
+
+#include <algorithm>
+
+namespace tandem::grammar {
+
+namespace {
+
+constexpr int kMaxDepth = 16;
+
+unsigned type_bit(std::string_view name) {
+  if (name == "string") return ArgumentTypes::kString;
+  if (name == "number" || name == "integer") return ArgumentTypes::kNumber;
+  if (name == "boolean") return ArgumentTypes::kBoolean;
+  if (name == "null") return ArgumentTypes::kNull;
+  if (name == "object") return ArgumentTypes::kObject;
+  if (name == "array") return ArgumentTypes::kArray;
+  return 0;
+}
+
+unsigned bit_of(const JsonValue& value) {
+  switch (value.kind()) {
+    case JsonValue::Kind::kNull:
+      return ArgumentTypes::kNull;
+    case JsonValue::Kind::kBool:
+      return ArgumentTypes::kBoolean;
+    case JsonValue::Kind::kNumber:
+      return ArgumentTypes::kNumber;
+    case JsonValue::Kind::kString:
+      return ArgumentTypes::kString;
+    case JsonValue::Kind::kArray:
+      return ArgumentTypes::kArray;
+    default:
+      return ArgumentTypes::kObject;
+  }
+}
+
+// "#/$defs/name"; escapes of pointers included.
+const JsonValue* follow(const JsonValue& root, std::string_view reference) {
+  if (!reference.starts_with('#')) return nullptr;
+  reference.remove_prefix(1);
+  const JsonValue* at = &root;
+  while (!reference.empty() && at != nullptr) {
+    if (reference[0] != '/') return nullptr;
+    reference.remove_prefix(1);
+    const size_t end = std::min(reference.find('/'), reference.size());
+    std::string key(reference.substr(0, end));
+    for (size_t i = key.find('~'); i != std::string::npos; i = key.find('~', i + 1))
+      key.replace(i, 2, key.substr(i, 2) == "~1" ? "/" : "~");
+    reference.remove_prefix(end);
+    at = at->find(key);
+  }
+  return at;
+}
+
+unsigned types_of(const JsonValue& root, const JsonValue& schema, int depth) {
+  if (!schema.is_object() || depth > kMaxDepth) return ArgumentTypes::kAny;
+  unsigned bits = ArgumentTypes::kAny;
+  if (const JsonValue* reference = schema.find("$ref"); reference && reference->is_string()) {
+    if (const JsonValue* to = follow(root, reference->as_string()))
+      bits &= types_of(root, *to, depth + 1);
+  }
+  if (const JsonValue* type = schema.find("type")) {
+    unsigned named = type->is_string() ? type_bit(type->as_string()) : 0;
+    for (const JsonValue& one : type->items()) named |= type_bit(one.as_string());
+    if (named != 0) bits &= named;
+  }
+  if (const JsonValue* nullable = schema.find("nullable"); nullable && nullable->as_bool())
+    bits |= ArgumentTypes::kNull;
+  for (const char* key : {"anyOf", "oneOf"}) {
+    const JsonValue* branches = schema.find(key);
+    if (branches == nullptr || branches->items().empty()) continue;
+    unsigned any = 0;
+    for (const JsonValue& branch : branches->items()) any |= types_of(root, branch, depth + 1);
+    bits &= any;
+  }
+  if (const JsonValue* all = schema.find("allOf")) {
+    for (const JsonValue& part : all->items()) bits &= types_of(root, part, depth + 1);
+  }
+  if (const JsonValue* values = schema.find("enum"); values && !values->items().empty()) {
+    unsigned listed = 0;
+    for (const JsonValue& value : values->items()) listed |= bit_of(value);
+    bits &= listed;
+  }
+  if (const JsonValue* value = schema.find("const")) bits &= bit_of(*value);
+  return bits == 0 ? ArgumentTypes::kAny : bits;
+}
+
+}  // namespace
+
+bool declares(const JsonValue* parameters, std::string_view key) {
+  const JsonValue* properties = parameters == nullptr ? nullptr : parameters->find("properties");
+  return properties != nullptr && properties->find(key) != nullptr;
+}
+
+ArgumentTypes argument_types(const JsonValue* parameters, std::string_view key) {
+  if (!declares(parameters, key)) return {};
+  return {types_of(*parameters, *parameters->find("properties")->find(key), 0)};
+}
+
+}  // namespace tandem::grammar
