@@ -99,13 +99,13 @@ TEST(Lark, GrammarsInsideTextsAreSpelledAsTheText) {
 
 TEST(Lark, ArgumentsOneByOne) {
   const std::string layout =
-      "%arguments (raw, open = \"<\", value = \"=\", close = \">\", never = \"</\") ";
+      "%arguments (raw, open = \"<\", value = \"=\", close = \">\", never = \">\") ";
   expect_language(
       GrammarKind::kLark,
       "start: " + layout +
           R"({"properties":{"s":{"type":"string"},"u":{"type":["string","integer"]}},"required":["s"],"additionalProperties":false})",
       {"<s=x \"1>", "<s=><u=12>", "<s=a><u=a1>", "<s=5><u=x 5>"},
-      {"<u=1>", "<s=</>", "<s=a><u= -5.0 >", "<s=a><t=1>", "<s=a><u=1"});
+      {"<u=1>", "<s=a><u= -5.0 >", "<s=a><t=1>", "<s=a><u=1"});
   expect_language(
       GrammarKind::kLark,
       "start: %arguments (python, open = \"\", value = \"=\", close = \"\", between = \", \") "

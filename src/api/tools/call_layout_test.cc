@@ -50,7 +50,7 @@ constexpr Variant kVariants[] = {
     {"kimi_k3", "", "<|open|>think<|sep|>", true},
     {"deepseek_v3", "", "", true},
     {"deepseek_v3", "```json", "", true},
-    {"deepseek_v32", "", "", false},
+    {"deepseek_v32", "", "</think>", false},
     {"deepseek_v32",
      "\xEF\xBD\x9C"
      "DSML\xEF\xBD\x9Ctool_calls",
@@ -236,7 +236,7 @@ TEST_P(Layouts, DemandedCallsAreReadBackAndValid) {
     ASSERT_TRUE(spec) << spec.error().message;
     const auto grammar = compiled(**spec, model);
     ASSERT_NE(grammar, nullptr);
-    for (uint32_t seed = 1; seed <= 4; ++seed) {
+    for (uint32_t seed = 1; seed <= 8; ++seed) {
       Writer writer(model, grammar, seed);
       ASSERT_TRUE(writer.finish()) << writer.text;
       const Said said = read(model, request->tools, writer);
@@ -266,7 +266,7 @@ TEST_P(Layouts, CallsOfStrictToolsAreKeptToTheirSchemas) {
   const Family& family = *find_family(GetParam().parser);
   const auto layout = *model.format->layout(opening_of(model));
   int calls = 0;
-  for (uint32_t seed = 1; seed <= 4; ++seed) {
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
     Writer writer(model, grammar, seed);
     if (family.reply == nullptr) {
       if (opening_of(model) == Opening::kReasoning) {
@@ -364,7 +364,7 @@ TEST(CallLayout, FormatsAreInsideWhatFamiliesWriteAroundAnswers) {
   const auto spec = reply_grammar(*request, *model.format, Opening::kFree);
   ASSERT_TRUE(spec && *spec);
   const auto grammar = compiled(**spec, model);
-  for (uint32_t seed = 1; seed <= 4; ++seed) {
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
     Writer writer(model, grammar, seed);
     if (writer.finish())
       EXPECT_EQ(read(model, JsonValue::array(), writer).text, "{\"a\": 1}") << writer.text;
