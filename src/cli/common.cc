@@ -71,7 +71,7 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
       tool_parser, "tool-parser", "NAME",
       "how the model's calls of tools are read: auto (by its template), none, or a family: "
       "hermes, qwen3_xml, glm, kimi_k2, kimi_k3, deepseek_v3, deepseek_v32, llama3_json, "
-      "llama4_pythonic, mistral, gemma4, harmony");
+      "llama4_pythonic, mistral, gemma4, harmony, smollm2");
   options.value(reasoning_parser, "reasoning-parser", "NAME",
                 "how its reasoning is told from its answer: auto, none, or a family");
   options.choice(
