@@ -168,7 +168,7 @@ PLAN = function("plan", {"city": {"type": "string", "maxLength": 12}, "days": {"
                                                                               "minItems": 1, "maxItems": 3},
                          "note": {"type": ["string", "null"], "maxLength": 5}}, ["city", "days", "note"], strict=True)
 PLAN["function"]["parameters"]["additionalProperties"] = False
-SPOKEN = {"grammar": {"syntax": "lark", "definition": 'start: VERB " " INT LF\nVERB: "add" | "drop"\n%import common.INT\n%import common.LF\n'},
+SPOKEN = {"grammar": {"syntax": "lark", "definition": 'start: VERB " " DIGIT~1..3 LF\nVERB: "add" | "drop"\n%import common.DIGIT\n%import common.LF\n'},
           "regex": {"syntax": "regex", "definition": "[a-c]{3}\"[0-9]\\\\"}}
 
 
@@ -188,7 +188,7 @@ def test_demanded_calls_of_a_real_model(up):
 def test_custom_tools_keep_to_their_own_grammar(up):
     """Lark and regular expressions, in chat and in Responses, whole and streamed."""
     import re
-    for kind, pattern in (("grammar", r"(add|drop) [0-9]+\n"), ("regex", r"[a-c]{3}\"[0-9]\\")):
+    for kind, pattern in (("grammar", r"(add|drop) [0-9]{1,3}\n"), ("regex", r"[a-c]{3}\"[0-9]\\")):
         chat_tool = {"type": "custom", "custom": {"name": "exec", "format": {"type": "grammar", "grammar": SPOKEN[kind]}}}
         body = {"model": "default", "temperature": 0, "max_tokens": 60, "messages": [{"role": "user", "content": "add 5"}], "tools": [chat_tool],
                 "tool_choice": {"type": "custom", "custom": {"name": "exec"}}}
