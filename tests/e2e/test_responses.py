@@ -22,7 +22,7 @@ REPLIES = [
 TOOLS = [{"type": "function", "name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}, "strict": False},
          {"type": "namespace", "name": "fs", "description": "files", "tools": [
              {"type": "function", "name": "read", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}}]},
-         {"type": "custom", "name": "exec", "description": "a shell", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.*/"}},
+         {"type": "custom", "name": "exec", "description": "a shell", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /(.|\\n)*/"}},
          {"type": "web_search", "external_web_access": True}, {"type": "never heard of", "x": 1}]
 
 
