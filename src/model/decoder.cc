@@ -155,7 +155,7 @@ void Decoder::prepare(const ops::ForwardBatch& batch) {
     ops::rope_angles(executor_, std::span(buffers_.positions).first(batch.tokens.size()),
                      spec_.ropes[i], buffers_.cos_sin[i]);
   }
-  attention_.plan(batch.sequences);
+  attention_.plan(batch.sequences, executor_.threads().count());
 }
 
 void Decoder::adapt(int32_t layer, Projection projection, const Activations& x, float* out,

@@ -1,4 +1,4 @@
-// Writing keys and values to pages, and the plan that cuts a batch's attention into tiles.
+// Writing keys and values to pages.
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -111,70 +111,6 @@ void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
                   sequence.pages[block * pages.layout.groups + layer.place.group],
                   position % block_tokens, k + row * kv_columns, values);
       }
-    }
-  });
-}
-
-AttentionPlan::AttentionPlan(int32_t max_rows, const AttentionShape& shape) : shape_(shape) {
-  const int32_t group = shape.heads / shape.kv_heads;
-  // Each sequence has at most one partly filled tile per KV head, and there are no more sequences
-  // than rows.
-  const size_t tiles =
-      static_cast<size_t>(max_rows) * group / cpu::kTilePairs + static_cast<size_t>(max_rows);
-  items_.reserve(tiles * shape.kv_heads);
-}
-
-void AttentionPlan::plan(std::span<const SequenceRows> sequences) {
-  sequences_ = sequences;
-  items_.clear();
-  const int32_t group = shape_.heads / shape_.kv_heads;
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    const int32_t pairs = sequences[s].row_count * group;
-    for (int32_t begin = 0; begin < pairs; begin += cpu::kTilePairs) {
-      const int32_t count = std::min(cpu::kTilePairs, pairs - begin);
-      for (int32_t head = 0; head < shape_.kv_heads; ++head) {
-        items_.push_back({static_cast<int32_t>(s), head, begin, count});
-      }
-    }
-  }
-}
-
-void AttentionPlan::run(const CpuExecutor& executor, const float* q, float* out,
-                        const AttentionLayer& layer, const PageArenaView& pages) const {
-  const auto columns = static_cast<size_t>(shape_.q_columns());
-  const KvScaleView scales =
-      pages.layout.dtype == KvDtype::kFp8Static ? layer.scales : KvScaleView{};
-  executor.threads().parallel([&](int thread, int count) {
-    // Later tiles of a chunk see more positions; dealing items out in turn balances that.
-    for (size_t i = static_cast<size_t>(thread); i < items_.size();
-         i += static_cast<size_t>(count)) {
-      const Item& item = items_[i];
-      const SequenceRows& sequence = sequences_[item.sequence];
-      const size_t first = static_cast<size_t>(sequence.first_row) * columns;
-      executor.kernels().attention(
-          {.page_base = pages.base,
-           .page_stride = pages.stride,
-           .k_offset = pages.layout.k_offset(layer.place.slot, item.kv_head),
-           .v_offset = pages.layout.v_offset(layer.place.slot, item.kv_head),
-           .dtype = pages.layout.dtype,
-           .head_dim = shape_.head_dim,
-           .block_tokens = pages.layout.block_tokens,
-           .page_ids = sequence.pages.data() + layer.place.group,
-           .page_id_step = static_cast<size_t>(pages.layout.groups),
-           .window = layer.window,
-           .kv_head = item.kv_head,
-           .group = shape_.heads / shape_.kv_heads,
-           .first_position = sequence.first_position,
-           .pair_begin = item.pair_begin,
-           .pair_count = item.pair_count,
-           .q = q + first,
-           .stride_q = columns,
-           .out = out + first,
-           .stride_out = columns,
-           .scale = shape_.scale * scales.k_of(item.kv_head),
-           .value_scale = scales.v_of(item.kv_head),
-           .softcap = shape_.softcap,
-           .scratch = executor.scratch(thread)});
     }
   });
 }

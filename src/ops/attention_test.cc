@@ -95,7 +95,7 @@ class Fixture {
     finish_qkv(executor, shape(), {}, rows, q.data(), k.data(), v.data(), layer(), view_);
     std::vector<float> out(q.size());
     AttentionPlan plan(count, shape());
-    plan.plan(rows);
+    plan.plan(rows, executor.threads().count());
     plan.run(executor, q.data(), out.data(), layer(), view_);
     return out;
   }

@@ -157,26 +157,48 @@ void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
                 float* k, float* v, const AttentionLayer& layer, const PageArenaView& pages);
 
 // A batch's attention work, planned once per pass and run once per layer.
+//
+// A tile is up to kTilePairs (row, query head) pairs of one sequence that share a KV head. Tiles
+// with more positions than a fair share of a thread are cut into ranges of whole spans, whose
+// results the last one to end merges in order: a result has the same bits however a tile was cut.
 class AttentionPlan {
  public:
   AttentionPlan(int32_t max_rows, const AttentionShape& shape);
-  // Keeps views of `sequences`. At most max_rows rows in all.
-  void plan(std::span<const SequenceRows> sequences);
+  // Keeps views of `sequences`. At most max_rows rows in all. `threads` is the executor's count.
+  void plan(std::span<const SequenceRows> sequences, int threads);
   // out[row][heads * head_dim] for every planned row. K and V of the rows must have been written.
   // Pages whose positions lie before every row's window are not touched.
   void run(const CpuExecutor& executor, const float* q, float* out, const AttentionLayer& layer,
-           const PageArenaView& pages) const;
+           const PageArenaView& pages);
 
  private:
-  struct Item {
-    int32_t sequence;
-    int32_t kv_head;
-    int32_t pair_begin;
-    int32_t pair_count;
+  struct Tile {
+    int32_t sequence = 0;
+    int32_t kv_head = 0;
+    int32_t pair_begin = 0;
+    int32_t pair_count = 0;
+    int32_t spans = 0;  // of kSpanTokens positions, from position 0 on
+    int32_t items = 1;
+    int32_t left = 0;     // items that run still
+    size_t partials = 0;  // where its spans' results start, with more than one item
+    // Widening and reading a value costs about two multiply-adds of a pair.
+    int64_t span_cost() const { return 2 + pair_count; }
   };
+  struct Item {
+    int32_t tile;
+    int32_t first_span;
+    int32_t end_span;
+  };
+  // Fills tiles_ from sequences_; what all of them cost.
+  int64_t cut_tiles();
+  cpu::AttentionTile describe(const Tile& tile, const float* q, float* out,
+                              const AttentionLayer& layer, const PageArenaView& pages);
+
   AttentionShape shape_;
   std::span<const SequenceRows> sequences_;
+  std::vector<Tile> tiles_;
   std::vector<Item> items_;
+  std::vector<float> partials_;  // grows to what the longest pass needs
 };
 
 // Whether the CPU kernels can use pages of this layout; says why not.

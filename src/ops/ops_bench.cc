@@ -114,7 +114,7 @@ void attention_bench(benchmark::State& state, KvDtype dtype) {
   std::vector<float> q(static_cast<size_t>(rows) * 9 * 64, 0.01F);
   std::vector<float> out(q.size());
   AttentionPlan plan(rows, shape);
-  plan.plan(sequence);
+  plan.plan(sequence, 1);
   for (auto _ : state) {
     plan.run(executor, q.data(), out.data(), {}, pages);
     benchmark::DoNotOptimize(out.data());

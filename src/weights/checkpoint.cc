@@ -1,5 +1,6 @@
 #include "weights/checkpoint.h"
 
+#include <chrono>
 #include <filesystem>
 #include <utility>
 
@@ -76,6 +77,19 @@ Result<std::vector<GgufFile>> open_parts(const std::string& path, int64_t count)
   return parts;
 }
 
+// Below this size a digest takes less than finding it in the cache may.
+constexpr uint64_t kRemembered = uint64_t{16} << 20;
+
+numerics::Digest digest_of(const GgufFile& file) {
+  const DigestCache cache(file.file_bytes() < kRemembered ? "" : DigestCache::default_folder());
+  if (const auto known = cache.find(file.identity())) return *known;
+  const numerics::Digest digest = numerics::sha256(file.bytes());
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  cache.store(file.identity(), digest,
+              std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+  return digest;
+}
+
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(const std::string& path) {
@@ -146,7 +160,7 @@ const Tensor* Checkpoint::find_tensor(std::string_view name) const {
 }
 
 numerics::Digest Checkpoint::digest() const {
-  if (parts_.size() == 1) return numerics::sha256(parts_.front().bytes());
+  if (parts_.size() == 1) return digest_of(parts_.front());
   numerics::Sha256 sha;
   const auto add = [&](std::string_view name, std::span<const std::byte> bytes) {
     const uint64_t sizes[] = {name.size(), bytes.size()};

@@ -55,7 +55,8 @@ class Checkpoint {
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
   // SHA-256 of everything: a single GGUF's bytes; else each file's name, size and bytes, in a fixed
-  // order. Reads all of it. Documents count, so ask before release_resident().
+  // order. Reads all of it, but for a large GGUF that DigestCache knows. Documents count, so ask
+  // before release_resident().
   numerics::Digest digest() const;
   uint64_t file_bytes() const;  // all files together
 

@@ -84,6 +84,8 @@ class GgufFile {
   }
 
   uint64_t file_bytes() const { return bytes_.size(); }
+  // See MappedFile::identity(); of parsed bytes nothing is known.
+  FileIdentity identity() const { return file_ ? file_->identity() : FileIdentity{}; }
   std::span<const std::byte> bytes() const { return bytes_; }
 
  private:

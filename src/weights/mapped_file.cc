@@ -29,17 +29,27 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     return make_error(500, "map_failed", "cannot map " + path + ": " + std::strerror(map_error));
   }
   ::madvise(data, size, MADV_WILLNEED);
-  return MappedFile(static_cast<const std::byte*>(data), size);
+  const auto nanoseconds = [](const timespec& time) {
+    return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+  };
+  return MappedFile(static_cast<const std::byte*>(data), {.device = info.st_dev,
+                                                          .inode = info.st_ino,
+                                                          .size = size,
+                                                          .modified_ns = nanoseconds(info.st_mtim),
+                                                          .changed_ns = nanoseconds(info.st_ctim)});
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      identity_(other.identity_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this != &other) {
     reset();
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
+    identity_ = other.identity_;
   }
   return *this;
 }

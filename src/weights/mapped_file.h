@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "weights/digest_cache.h"
 
 namespace tandem::weights {
 
@@ -24,16 +25,21 @@ class MappedFile {
   // model files are replaced by rename, not rewritten in place.
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
+  // What the system said about the file when it was opened.
+  const FileIdentity& identity() const { return identity_; }
+
   // Tells the kernel that this process will not read the bytes soon; they stay valid and come back
   // from the page cache.
   void release_resident() const;
 
  private:
-  MappedFile(const std::byte* data, size_t size) : data_(data), size_(size) {}
+  MappedFile(const std::byte* data, const FileIdentity& identity)
+      : data_(data), size_(identity.size), identity_(identity) {}
   void reset();
 
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  FileIdentity identity_;
 };
 
 // File::parse() of the mapped `path`; errors name the path. The result keeps the mapping as

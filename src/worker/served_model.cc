@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
 #include <map>
+#include <system_error>
 #include <utility>
 
 #include "engine/scripted_model.h"
@@ -27,11 +29,8 @@ std::string default_name(const std::string& path) {
   return file.filename().string();
 }
 
-// `chat_template` replaces the checkpoint's own unless empty.
-Status load_text(const weights::Checkpoint& checkpoint, const std::string& chat_template,
-                 const api::ParserNames& parsers, ServedModel& served) {
-  TANDEM_TRY(spec, engine::tokenizer_spec_of(checkpoint));
-  if (!chat_template.empty()) spec.chat_template = chat_template;
+// The tokenizer, the chat template and how replies are read.
+Status make_text(text::TokenizerSpec spec, const api::ParserNames& parsers, ServedModel& served) {
   const std::string source = spec.chat_template;
   const std::string with_tools = spec.tool_template;
   TANDEM_TRY(tokenizer, text::Tokenizer::create(std::move(spec)));
@@ -43,6 +42,21 @@ Status load_text(const weights::Checkpoint& checkpoint, const std::string& chat_
   TANDEM_TRY(format, api::ReplyFormat::create(parsers, source + with_tools, *served.tokenizer));
   served.format = std::move(format);
   return {};
+}
+
+// Makes the text side on a thread of its own, if there can be one: it takes as long as packing a
+// small model. What it fills of `served` must not be touched before the result is there.
+std::future<Status> start_text(text::TokenizerSpec spec, const api::ParserNames& parsers,
+                               ServedModel& served) {
+  auto shared = std::make_shared<text::TokenizerSpec>(std::move(spec));
+  const auto make = [shared, &parsers, &served] {
+    return make_text(std::move(*shared), parsers, served);
+  };
+  try {
+    return std::async(std::launch::async, make);
+  } catch (const std::system_error&) {
+    return std::async(std::launch::deferred, make);
+  }
 }
 
 // The lineage gets each adapter's name and digest: workers whose adapters differ never share KV.
@@ -85,10 +99,13 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
     path = script.tokenizer;
   }
   TANDEM_TRY(checkpoint, weights::Checkpoint::open(path));
-  TANDEM_CHECK(load_text(checkpoint, script.chat_template, options.parsers, served));
+  TANDEM_TRY(text_spec, engine::tokenizer_spec_of(checkpoint));
+  if (!script.chat_template.empty()) text_spec.chat_template = script.chat_template;
+  std::future<Status> text = start_text(std::move(text_spec), options.parsers, served);
   served.weights = scripted ? "scripted" : weights_format(checkpoint);
   served.lineage = !options.lineage.empty() ? options.lineage : engine::lineage_of(checkpoint);
   if (scripted) {
+    TANDEM_CHECK(text.get());
     served.lineage += "/" + options.model;
     served.prefill_chunk =
         options.prefill_chunk > 0 ? options.prefill_chunk : script.context_length;
@@ -117,6 +134,7 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
                                         .kv_dtype = kv_dtype,
                                         .isa = ""}));
   served.model = std::move(loaded);
+  TANDEM_CHECK(text.get());
   if (served.tokenizer->vocab_size() > served.model->config().vocab) {
     return make_error(400, "invalid_model",
                       "The tokenizer has more tokens than the model's embedding has rows.");

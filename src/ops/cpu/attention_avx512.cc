@@ -8,5 +8,6 @@
 namespace tandem::ops::cpu {
 
 void attention_avx512(const AttentionTile& tile) { attention(tile); }
+void merge_attention_avx512(const AttentionTile& tile) { merge_partials(tile); }
 
 }  // namespace tandem::ops::cpu

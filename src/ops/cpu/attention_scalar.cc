@@ -66,24 +66,54 @@ Running score_span(const AttentionTile& t, const float* q, int32_t begin, int32_
   return span;
 }
 
+// Takes one span's result into what those before it gave.
+void merge(const Running& span, const float* values, int32_t head_dim, Running& running,
+           float* out) {
+  const float peak = std::max(running.peak, span.peak);
+  const float keep = exp_scalar(running.peak - peak);
+  const float take = exp_scalar(span.peak - peak);
+  running = {peak, running.total * keep + span.total * take};
+  for (int32_t d = 0; d < head_dim; ++d) out[d] = out[d] * keep + values[d] * take;
+}
+
+// What a pair of a tile sees, and where its result goes.
+struct Pair {
+  int32_t row;
+  int32_t head;
+  int32_t start;
+  int32_t end;
+  float* out;
+
+  Pair(const AttentionTile& t, int32_t index)
+      : row((t.pair_begin + index) / t.group),
+        head(t.kv_head * t.group + (t.pair_begin + index) % t.group) {
+    end = t.first_position + row + 1;
+    start = std::max(t.window > 0 ? std::max(0, end - t.window) : 0, t.begin);
+    end = std::min(end, t.end);
+    out = t.out + row * t.stride_out + static_cast<size_t>(head) * t.head_dim;
+  }
+};
+
+float* partial_at(const AttentionTile& t, int32_t first, int32_t index) {
+  return t.partials + static_cast<size_t>(first / kSpanTokens) * t.partial_stride +
+         static_cast<size_t>(index) * partial_floats(t.head_dim);
+}
+
 template <KvDtype kDtype>
-void attend_pair(const AttentionTile& t, int32_t pair) {
-  const int32_t row = pair / t.group;
-  const int32_t head = t.kv_head * t.group + pair % t.group;
-  const int32_t end = t.first_position + row + 1;
-  const int32_t start = t.window > 0 ? std::max(0, end - t.window) : 0;
+void attend_pair(const AttentionTile& t, int32_t pair_index) {
+  const Pair pair(t, pair_index);
   float* q = t.scratch;
   float* scores = q + t.head_dim;
   float* span_out = scores + kSpanTokens;
-  float* out = t.out + row * t.stride_out + static_cast<size_t>(head) * t.head_dim;
-  const float* query = t.q + row * t.stride_q + static_cast<size_t>(head) * t.head_dim;
+  const float* query = t.q + pair.row * t.stride_q + static_cast<size_t>(pair.head) * t.head_dim;
   for (int32_t d = 0; d < t.head_dim; ++d) q[d] = query[d] * t.scale;
 
   Running running;
-  std::fill_n(out, t.head_dim, 0.0F);
-  for (int32_t first = start / kSpanTokens * kSpanTokens; first < end; first += kSpanTokens) {
-    const int32_t begin = std::max(first, start);
-    const int32_t stop = std::min(end, first + kSpanTokens);
+  if (t.partials == nullptr) std::fill_n(pair.out, t.head_dim, 0.0F);
+  for (int32_t first = pair.start / kSpanTokens * kSpanTokens; first < pair.end;
+       first += kSpanTokens) {
+    const int32_t begin = std::max(first, pair.start);
+    const int32_t stop = std::min(pair.end, first + kSpanTokens);
     const Running span = score_span<kDtype>(t, q, begin, stop, scores);
     std::fill_n(span_out, t.head_dim, 0.0F);
     for (int32_t position = begin; position < stop; ++position) {
@@ -93,18 +123,23 @@ void attend_pair(const AttentionTile& t, int32_t pair) {
       for (int32_t d = 0; d < t.head_dim; ++d)
         span_out[d] += weight * element<kDtype>(values, base + d);
     }
-    const float peak = std::max(running.peak, span.peak);
-    const float keep = exp_scalar(running.peak - peak);
-    const float take = exp_scalar(span.peak - peak);
-    running = {peak, running.total * keep + span.total * take};
-    for (int32_t d = 0; d < t.head_dim; ++d) out[d] = out[d] * keep + span_out[d] * take;
+    if (t.partials == nullptr) {
+      merge(span, span_out, t.head_dim, running, pair.out);
+      continue;
+    }
+    float* partial = partial_at(t, first, pair_index);
+    partial[0] = span.peak;
+    partial[1] = span.total;
+    std::copy_n(span_out, t.head_dim, partial + 16);
   }
-  for (int32_t d = 0; d < t.head_dim; ++d) out[d] = out[d] / running.total * t.value_scale;
+  if (t.partials != nullptr) return;
+  for (int32_t d = 0; d < t.head_dim; ++d)
+    pair.out[d] = pair.out[d] / running.total * t.value_scale;
 }
 
 template <KvDtype kDtype>
 void attend(const AttentionTile& t) {
-  for (int32_t i = 0; i < t.pair_count; ++i) attend_pair<kDtype>(t, t.pair_begin + i);
+  for (int32_t i = 0; i < t.pair_count; ++i) attend_pair<kDtype>(t, i);
 }
 
 }  // namespace
@@ -129,6 +164,21 @@ void attention_scalar(const AttentionTile& tile) {
     case KvDtype::kInt8Inline:
       attend<KvDtype::kInt8Inline>(tile);
       break;
+  }
+}
+
+void merge_attention_scalar(const AttentionTile& t) {
+  for (int32_t i = 0; i < t.pair_count; ++i) {
+    const Pair pair(t, i);
+    Running running;
+    std::fill_n(pair.out, t.head_dim, 0.0F);
+    for (int32_t first = pair.start / kSpanTokens * kSpanTokens; first < pair.end;
+         first += kSpanTokens) {
+      const float* partial = partial_at(t, first, i);
+      merge({partial[0], partial[1]}, partial + 16, t.head_dim, running, pair.out);
+    }
+    for (int32_t d = 0; d < t.head_dim; ++d)
+      pair.out[d] = pair.out[d] / running.total * t.value_scale;
   }
 }
 

@@ -20,6 +20,7 @@ void add_scaled_avx2(const float* x, float factor, int32_t columns, float* in_ou
 void scale_avx2(float factor, int32_t columns, float* in_out);
 void soft_cap_avx2(float cap, int32_t columns, float* in_out);
 void attention_avx2(const AttentionTile& tile);
+void merge_attention_avx2(const AttentionTile& tile);
 void load_values_avx2(const StoredValues& from, const std::byte* values, float* out);
 void store_values_avx2(const StoredValues& to, const float* x, std::byte* out);
 void raise_peaks_avx2(const float* x, int32_t count, float* in_out);

@@ -21,6 +21,7 @@ void add_scaled_avx512(const float* x, float factor, int32_t columns, float* in_
 void scale_avx512(float factor, int32_t columns, float* in_out);
 void soft_cap_avx512(float cap, int32_t columns, float* in_out);
 void attention_avx512(const AttentionTile& tile);
+void merge_attention_avx512(const AttentionTile& tile);
 void load_values_avx512(const StoredValues& from, const std::byte* values, float* out);
 void store_values_avx512(const StoredValues& to, const float* x, std::byte* out);
 void raise_peaks_avx512(const float* x, int32_t count, float* in_out);

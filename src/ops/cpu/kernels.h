@@ -73,6 +73,8 @@ struct AttentionTile {
   KvDtype dtype = KvDtype::kF32;
   int32_t head_dim = 0;
   int32_t block_tokens = 16;
+  int32_t block_shift =
+      -1;  // log2(block_tokens) where it is whole: divisions cost as much as a key
   const int32_t* page_ids = nullptr;  // block k's page is page_ids[k * page_id_step]
   size_t page_id_step = 1;
   int32_t window = 0;  // 0: a row sees every position up to its own; else the last `window` of them
@@ -89,6 +91,14 @@ struct AttentionTile {
   float value_scale = 1;     // factor of the weighted values: kFp8Static's scale of V
   float softcap = 0;         // above 0: scores become softcap * tanh(score / softcap)
   float* scratch = nullptr;  // attention_scratch_floats(head_dim), 64-byte aligned
+  // Only positions [begin, end) are read, both multiples of kSpanTokens (or `end` beyond the last).
+  int32_t begin = 0;
+  int32_t end = INT32_MAX;
+  // Null: `out` is written. Else each span's result goes, before any merge, to
+  // partials[span * partial_stride + i * partial_floats(head_dim) ..] for pair i of this tile: its
+  // maximum and total, and from float 16 on the weighted values.
+  float* partials = nullptr;
+  size_t partial_stride = 0;
 };
 
 inline constexpr int32_t kTilePairs = 32;
@@ -104,6 +114,11 @@ constexpr size_t attention_scratch_floats(int32_t head_dim) {
   const size_t dim = round_up_16(static_cast<size_t>(head_dim));
   const size_t depth = dim > kSpanTokens ? dim : static_cast<size_t>(kSpanTokens);
   return kTilePairs * (3 * dim + kSpanTokens) + depth * 16 + 2 * kTilePairs + 2 * kSpanTokens;
+}
+
+// One pair's result of one span (AttentionTile::partials).
+constexpr size_t partial_floats(int32_t head_dim) {
+  return 16 + round_up_16(static_cast<size_t>(head_dim));
 }
 
 // `count` values of one dtype. Value i's scale is scales[i * scale_step]: step 0 when they share
@@ -137,6 +152,8 @@ struct Kernels {
   void (*scale)(float factor, int32_t columns, float* in_out);
   void (*soft_cap)(float cap, int32_t columns, float* in_out);  // cap * tanh(x / cap)
   void (*attention)(const AttentionTile& tile);                 // pages of any dtype
+  // Merges the spans of [begin, end) out of `partials` and writes `out`.
+  void (*merge_attention)(const AttentionTile& tile);
   // PageTrait's load and store, bit for bit on every instruction set.
   void (*load_values)(const StoredValues& from, const std::byte* values, float* out);
   void (*store_values)(const StoredValues& to, const float* x, std::byte* out);

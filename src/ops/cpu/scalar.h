@@ -20,6 +20,7 @@ void add_scaled_scalar(const float* x, float factor, int32_t columns, float* in_
 void scale_scalar(float factor, int32_t columns, float* in_out);
 void soft_cap_scalar(float cap, int32_t columns, float* in_out);
 void attention_scalar(const AttentionTile& tile);
+void merge_attention_scalar(const AttentionTile& tile);
 void load_values_scalar(const StoredValues& from, const std::byte* values, float* out);
 void store_values_scalar(const StoredValues& to, const float* x, std::byte* out);
 void raise_peaks_scalar(const float* x, int32_t count, float* in_out);

@@ -21,6 +21,8 @@ struct IntVec {
 
 // Rows of activations multiplied per pass: 12 accumulators of the 16 registers.
 constexpr int kMaxTileRows = 6;
+// Accumulators of an attention tile, as vectors of two registers each.
+constexpr int kTileVectors = 6;
 
 inline Vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline Vec splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -67,6 +69,27 @@ inline __m256 widen_bf16(__m128i x) {
 inline Vec load_bf16(const uint16_t* p) {
   const auto* q = reinterpret_cast<const __m128i*>(p);
   return {widen_bf16(_mm_loadu_si128(q)), widen_bf16(_mm_loadu_si128(q + 1))};
+}
+// Sixteen values from each of two places, in an order of their own: one operation a register
+// instead of two. store_bf16_pair puts them back in order.
+inline void load_bf16_pair(const uint16_t* p, const uint16_t* q, Vec& x, Vec& y) {
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q));
+  const __m256i high = _mm256_set1_epi32(-65536);
+  x = {_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
+       _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
+  y = {_mm256_castsi256_ps(_mm256_and_si256(a, high)),
+       _mm256_castsi256_ps(_mm256_and_si256(b, high))};
+}
+inline void store_in_turn(float* p, __m256 even, __m256 odd) {
+  const __m256 low = _mm256_unpacklo_ps(even, odd);
+  const __m256 high = _mm256_unpackhi_ps(even, odd);
+  _mm256_storeu_ps(p, _mm256_permute2f128_ps(low, high, 0x20));
+  _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
+}
+inline void store_bf16_pair(float* p, float* q, Vec x, Vec y) {
+  store_in_turn(p, x.a, y.a);
+  store_in_turn(q, x.b, y.b);
 }
 // Eight of load_e4m3's codes, already in the low half of a register.
 inline __m256 widen_e4m3(__m128i codes) {

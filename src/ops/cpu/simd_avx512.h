@@ -20,6 +20,8 @@ struct IntVec {
 // Rows of activations multiplied per pass: one accumulator each, enough to hide the multiply-add's
 // latency.
 constexpr int kMaxTileRows = 8;
+// Accumulators of an attention tile, of 32 registers.
+constexpr int kTileVectors = 16;
 
 inline Vec zero() { return {_mm512_setzero_ps()}; }
 inline Vec splat(float x) { return {_mm512_set1_ps(x)}; }
@@ -49,6 +51,21 @@ inline Vec load_bf16(const uint16_t* p) {
   const __m512i wide =
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+// Sixteen values from each of two places, in an order of their own: one operation a vector instead
+// of two. store_bf16_pair puts them back in order.
+inline void load_bf16_pair(const uint16_t* p, const uint16_t* q, Vec& x, Vec& y) {
+  const __m512i both = _mm512_inserti64x4(
+      _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))),
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q)), 1);
+  x = {_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))};
+  y = {_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)))};
+}
+inline void store_bf16_pair(float* p, float* q, Vec x, Vec y) {
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+  _mm512_storeu_ps(p, _mm512_permutex2var_ps(x.v, first, y.v));
+  _mm512_storeu_ps(q, _mm512_permutex2var_ps(x.v, second, y.v));
 }
 // Sixteen e4m3 codes as value / 256, exactly; the NaN codes read as 480 / 256. A code's bits, moved
 // to where F16 has its exponent and mantissa, are the F16 number 2^-8 times as large (subnormals

@@ -1,0 +1,163 @@
+// Where an attention tile finds things: its scratch, its pages, the spans of positions that it goes
+// through, and what it will read next. Included after the simd header.
+#pragma once
+
+#include "ops/cpu/attention_tile.inl.h"
+
+namespace tandem::ops::cpu {
+namespace {
+
+// How far ahead of what is read memory is asked for: what one core can have on the way to its
+// second cache level at once, with room to spare.
+constexpr size_t kAheadBytes = 16384;
+
+struct Scratch {
+  float* q;       // [pair][dim], scaled, padded to a multiple of 16
+  float* scores;  // [pair][kSpanTokens]
+  float* span;    // [pair][dim], weighted values of one span
+  float* sum;     // [pair][dim], merged
+  float* panel;   // [max(dim, kSpanTokens)][16]
+  float* peak;    // [pair]
+  float* total;   // [pair]
+  float* scales;  // [kSpanTokens], inline scales of one span's keys, then of its values
+  size_t dim;     // padded
+};
+
+inline Scratch carve(const AttentionTile& t) {
+  Scratch s;
+  s.dim = (static_cast<size_t>(t.head_dim) + 15) / 16 * 16;
+  s.q = t.scratch;
+  s.scores = s.q + kTilePairs * s.dim;
+  s.span = s.scores + kTilePairs * kSpanTokens;
+  s.sum = s.span + kTilePairs * s.dim;
+  s.panel = s.sum + kTilePairs * s.dim;
+  s.peak = s.panel + (s.dim > kSpanTokens ? s.dim : static_cast<size_t>(kSpanTokens)) * 16;
+  s.total = s.peak + kTilePairs;
+  s.scales = s.total + kTilePairs;
+  return s;
+}
+
+inline int32_t block_of(const AttentionTile& t, int32_t position) {
+  return t.block_shift >= 0 ? position >> t.block_shift : position / t.block_tokens;
+}
+inline int32_t slot_of(const AttentionTile& t, int32_t position) {
+  return position - block_of(t, position) * t.block_tokens;
+}
+inline const std::byte* page_at(const AttentionTile& t, int32_t position) {
+  const auto block = static_cast<size_t>(block_of(t, position));
+  return t.page_base + static_cast<size_t>(t.page_ids[block * t.page_id_step]) * t.page_stride;
+}
+
+// One pair's place in `partials`.
+inline float* partial_at(const AttentionTile& t, int32_t span, int32_t i) {
+  const size_t dim = (static_cast<size_t>(t.head_dim) + 15) / 16 * 16;
+  return t.partials + static_cast<size_t>(span) * t.partial_stride +
+         static_cast<size_t>(i) * (16 + dim);
+}
+
+// The row's own position for a pair of this tile.
+inline int32_t pair_position(const AttentionTile& t, int32_t i) {
+  return t.first_position + (t.pair_begin + i) / t.group;
+}
+
+// The first position that a pair sees.
+inline int32_t pair_start(const AttentionTile& t, int32_t i) {
+  const int32_t start = pair_position(t, i) + 1 - t.window;
+  return t.window > 0 && start > 0 ? start : 0;
+}
+
+// The positions that a tile reads.
+struct Range {
+  int32_t start;  // no pair sees what is before
+  int32_t begin;  // a multiple of kSpanTokens
+  int32_t end;
+};
+
+inline Range range_of(const AttentionTile& t) {
+  Range range;
+  range.start = pair_start(t, 0);
+  range.begin = range.start / kSpanTokens * kSpanTokens;
+  if (range.begin < t.begin) range.begin = t.begin;
+  range.end = pair_position(t, t.pair_count - 1) + 1;
+  if (range.end > t.end) range.end = t.end;
+  return range;
+}
+
+// Columns [first, count) of the span that starts at `begin`; `first` is a multiple of 16. Positions
+// before `start` are not read, but for neighbours of it in the same sixteen of one page.
+struct Span {
+  int32_t begin;
+  int32_t first;
+  int32_t count;
+  int32_t start;
+  int32_t end;  // of the tile's range
+
+  int32_t first_seen() const { return start - begin > first ? start - begin : first; }
+};
+
+inline Span span_at(const Range& range, int32_t begin) {
+  return {.begin = begin,
+          .first = range.start > begin ? (range.start - begin) / 16 * 16 : 0,
+          .count = range.end - begin < kSpanTokens ? range.end - begin : kSpanTokens,
+          .start = range.start,
+          .end = range.end};
+}
+
+// `factor` is that of the loader.
+inline void load_queries(const AttentionTile& t, const Scratch& s, float factor) {
+  const float scale = t.scale * factor;
+  for (int32_t i = 0; i < t.pair_count; ++i) {
+    const int32_t pair = t.pair_begin + i;
+    const size_t head = static_cast<size_t>(t.kv_head) * t.group + pair % t.group;
+    const float* q = t.q + (pair / t.group) * t.stride_q + head * t.head_dim;
+    for (int32_t d = 0; d < t.head_dim; ++d) s.q[i * s.dim + d] = q[d] * scale;
+    for (size_t d = t.head_dim; d < s.dim; ++d) s.q[i * s.dim + d] = 0;
+  }
+}
+
+// Where the keys of the sixteen positions from `position` on lie (of dim 0), and a position's
+// values.
+template <typename Element>
+const RawOf<Element>* keys_at(const AttentionTile& t, int32_t position) {
+  return reinterpret_cast<const RawOf<Element>*>(page_at(t, position) + t.k_offset) +
+         slot_of(t, position);
+}
+template <typename Element>
+const std::byte* values_at(const AttentionTile& t, int32_t position) {
+  return page_at(t, position) + t.v_offset +
+         static_cast<size_t>(slot_of(t, position)) * t.head_dim * sizeof(Element);
+}
+
+// What to ask for while column `c` (a multiple of 16) of one of a span's two passes is worked on:
+// keys first, then values, then the next span's keys, some planes further on. A column's share of
+// a plane, keys or values, is as many bytes as its values take. Without anything to come: what is
+// there already.
+template <typename Element>
+const std::byte* ahead_of(const AttentionTile& t, const Span& span, int32_t c, bool keys) {
+  const size_t share = static_cast<size_t>(t.head_dim) * sizeof(Element) * 16;
+  const auto planes = static_cast<int32_t>(kAheadBytes / share);
+  const int32_t columns = (span.count + 15) / 16 * 16;
+  int32_t at = c + 16 * (planes < 1 ? 1 : planes);
+  bool later = keys;
+  int32_t position = span.begin + at;
+  if (keys && at >= columns) {
+    at += span.first - columns;
+    later = false;
+    position = span.begin + at;
+  }
+  if (!later && at >= columns) {
+    at -= columns;
+    position = span.begin + kSpanTokens + at;
+    later = true;
+  }
+  if (at >= kSpanTokens || position >= span.end || position < span.start) {
+    position = span.begin + c;
+    if (position < span.start) position = span.start;
+    later = keys;
+  }
+  const std::byte* page = page_at(t, position);
+  return page + (later ? t.k_offset : t.v_offset) + slot_of(t, position) / 16 * share;
+}
+
+}  // namespace
+}  // namespace tandem::ops::cpu
