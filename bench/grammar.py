@@ -141,7 +141,7 @@ def with_llguidance(tokens, end, cases):
         def __call__(self, text):
             return [0]
 
-    Wrapped.tokens = [text or f"<unused {i}>".encode() for i, text in enumerate(tokens)]
+    Wrapped.tokens = [text or b"\xff[%d]" % i for i, text in enumerate(tokens)]  # how it marks what is no text
     tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(Wrapped()))
     mask = bits.allocate_token_bitmask(1, tokenizer.vocab_size)
     firsts, masks, failed = [], [], 0
