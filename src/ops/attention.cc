@@ -91,10 +91,15 @@ void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
   const auto kv_columns = static_cast<size_t>(shape.kv_columns());
   const int32_t block_tokens = pages.layout.block_tokens;
   const cpu::Kernels& kernels = executor.kernels();
-  executor.threads().parallel([&](int thread, int count) {
+  int32_t total = 0;
+  for (const SequenceRows& sequence : sequences) total += sequence.row_count;
+  const int32_t parts = std::min(total, executor.threads().count());
+  executor.threads().parallel_parts(parts, [&](int, int part) {
+    // The sequences' rows stand in one row; a part is a range of it.
+    device::WorkRange range = device::split_work(total, part, parts);
     for (const SequenceRows& sequence : sequences) {
-      const device::WorkRange rows = device::split_work(sequence.row_count, thread, count);
-      for (int32_t i = rows.begin; i < rows.end; ++i) {
+      const int32_t end = std::min(range.end, sequence.row_count);
+      for (int32_t i = std::max(range.begin, 0); i < end; ++i) {
         const size_t row = static_cast<size_t>(sequence.first_row) + i;
         const int32_t position = sequence.first_position + i;
         float* values = v + row * kv_columns;
@@ -111,6 +116,7 @@ void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
                   sequence.pages[block * pages.layout.groups + layer.place.group],
                   position % block_tokens, k + row * kv_columns, values);
       }
+      range = {range.begin - sequence.row_count, range.end - sequence.row_count};
     }
   });
 }

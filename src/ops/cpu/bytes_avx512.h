@@ -39,15 +39,10 @@ inline Floats byte_to_floats(Bytes x, int b) {
 inline Floats splat_float(float x) { return _mm512_set1_ps(x); }
 inline Floats mul_floats(Floats x, Floats y) { return _mm512_mul_ps(x, y); }
 inline Floats fma_floats(Floats x, Floats y, Floats z) { return _mm512_fmadd_ps(x, y, z); }
-inline Floats load_floats(const float* p) { return _mm512_loadu_ps(p); }
 inline void store_floats(float* p, Floats x) { _mm512_storeu_ps(p, x); }
 inline void store_some_floats(float* p, Floats x, int32_t count) {
   const auto mask = static_cast<__mmask16>((1U << (count < 16 ? count : 16)) - 1);
   _mm512_mask_storeu_ps(p, mask, x);
-}
-inline Floats load_some_floats(const float* p, int32_t count) {
-  const auto mask = static_cast<__mmask16>((1U << (count < 16 ? count : 16)) - 1);
-  return _mm512_maskz_loadu_ps(mask, p);
 }
 inline Floats floats_of_f16(const std::byte* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

@@ -3,7 +3,7 @@
 // defines), then per scale of the tile one product of scales and one multiply-add, two with a
 // minimum. The codes and scales are decoded once for up to kMaxI8Rows rows of activations.
 //
-// Included after bytes_*.h, tile.inl.h, dot() and kMaxI8Rows.
+// Included after bytes_*.h, tile.inl.h, dot(), kMaxI8Rows and kStreamAhead.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -17,12 +17,15 @@ struct Tile {
   TileScales<kFormat> scales;
 };
 
-// The weights are asked for early. Running past the end is harmless.
+// Asks for what is read kStreamAhead bytes later, where that helps. Running past the end is
+// harmless.
 template <size_t kBytes>
 inline void prefetch_bytes(const std::byte* p) {
+  if constexpr (kStreamAhead > 0) {
 #pragma clang loop unroll(full)
-  for (size_t i = 0; i < kBytes; i += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(p + i), _MM_HINT_T0);
+    for (size_t i = 0; i < kBytes; i += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(p + kStreamAhead + i), _MM_HINT_T0);
+  }
 }
 
 template <Format kFormat>
@@ -51,60 +54,51 @@ inline Floats add_tile(const Tile<kFormat>& w, const ActivationBlock& x, Floats 
   return acc;
 }
 
-// What one call multiplies: `tiles` tiles of a group from chunk `weights` on, and as many blocks of
-// `rows` rows of activations from `x` on, into `out`: written, or added to when `add` (there was a
-// part of the columns before).
-struct Strip {
-  const std::byte* weights;
-  size_t ahead;  // bytes from the weights that are read to those that are asked for
-  size_t tiles;
-  int part;
-  const ActivationBlock* x;
-  size_t stride_x;
-  int32_t valid;  // outputs
-  float* out;
-  size_t stride_out;
-  bool add;
-};
-
+// One part of a group times kRows rows of activations.
 template <Format kFormat, int kRows>
-inline void multiply_rows(const Strip& s) {
+inline void multiply_rows(const std::byte* group, size_t tiles, int part, const ActivationBlock* x,
+                          size_t stride_x, int32_t valid, float* out, size_t stride_out) {
   constexpr ChunkShape kChunk = chunk_shape(kFormat);
   constexpr auto kTiles = static_cast<size_t>(kChunk.tiles);
   Floats acc[kRows];
 #pragma clang loop unroll(full)
-  for (int m = 0; m < kRows; ++m)
-    acc[m] = s.add ? load_some_floats(s.out + m * s.stride_out, s.valid) : splat_float(0);
-  const ActivationBlock* x = s.x;
-  const auto step = [&](const std::byte* chunk, int tile) {
-    const Tile<kFormat> w = load_tile<kFormat>(chunk, tile, s.part);
+  for (int m = 0; m < kRows; ++m) acc[m] = splat_float(0);
+  const auto step = [&](const std::byte* chunk, int tile, size_t column_tile) {
+    const Tile<kFormat> w = load_tile<kFormat>(chunk, tile, part);
 #pragma clang loop unroll(full)
-    for (int m = 0; m < kRows; ++m) acc[m] = add_tile<kFormat>(w, x[m * s.stride_x], acc[m]);
-    ++x;
+    for (int m = 0; m < kRows; ++m)
+      acc[m] = add_tile<kFormat>(w, x[m * stride_x + column_tile], acc[m]);
   };
-  const std::byte* chunk = s.weights;
+  const std::byte* chunk = group;
   size_t done = 0;
-  for (; done + kTiles <= s.tiles; done += kTiles, chunk += kChunk.bytes) {
+  for (; done + kTiles <= tiles; done += kTiles, chunk += kChunk.bytes) {
 #pragma clang loop unroll_count(2)
     for (size_t tile = 0; tile < kTiles; ++tile) {
-      prefetch_bytes<kChunk.bytes / kTiles>(chunk + s.ahead + tile * (kChunk.bytes / kTiles));
-      step(chunk, static_cast<int>(tile));
+      if constexpr (kRows <= 4)
+        prefetch_bytes<kChunk.bytes / kTiles>(chunk + tile * (kChunk.bytes / kTiles));
+      step(chunk, static_cast<int>(tile), done + tile);
     }
   }
   // A last chunk of one tile: only blocks of 32 have it.
-  for (int tile = 0; done + static_cast<size_t>(tile) < s.tiles; ++tile) step(chunk, tile);
+  for (int tile = 0; done + static_cast<size_t>(tile) < tiles; ++tile)
+    step(chunk, tile, done + static_cast<size_t>(tile));
 #pragma clang loop unroll(full)
-  for (int m = 0; m < kRows; ++m) store_some_floats(s.out + m * s.stride_out, acc[m], s.valid);
+  for (int m = 0; m < kRows; ++m) store_some_floats(out + m * stride_out, acc[m], valid);
 }
 
-// Any number of rows, the codes decoded once for up to kMaxI8Rows of them.
+// The codes decoded once for up to kMaxI8Rows rows. All rows pass before the next group: a group
+// stays in the second cache, and activations come from there or from the third without being waited
+// for. (Strips of columns that keep the activations in the first cache were measured: not faster.)
 template <Format kFormat>
-inline void multiply_strip(Strip s, int32_t rows) {
+void multiply_part(const LinearI8& p, const std::byte* group, int part, int32_t valid, float* out) {
+  const auto tiles = static_cast<size_t>(p.weights.columns / 32);
+  const ActivationBlock* x = p.x;
+  int32_t rows = p.rows;
   const auto take = [&]<int kRows>() {
     for (; rows >= kRows; rows -= kRows) {
-      multiply_rows<kFormat, kRows>(s);
-      s.x += kRows * s.stride_x;
-      s.out += kRows * s.stride_out;
+      multiply_rows<kFormat, kRows>(group, tiles, part, x, p.stride_x, valid, out, p.stride_out);
+      x += kRows * p.stride_x;
+      out += kRows * p.stride_out;
     }
   };
   if constexpr (kMaxI8Rows > 8) take.template operator()<kMaxI8Rows>();
@@ -114,90 +108,21 @@ inline void multiply_strip(Strip s, int32_t rows) {
   take.template operator()<1>();
 }
 
-// Few rows: group by group, each read once from memory as one stream.
-constexpr int32_t kFewRows = 32;
-constexpr size_t kStreamAhead = 4096;
-// Many rows: strips of so many columns and rows, of which the activations stay in the first cache
-// while all groups pass.
-constexpr size_t kStripTiles = 16;
-constexpr int32_t kStripRows = 16;
-
-// The pieces of a product in the order that the caches like; function(row, rows, tile, tiles,
-// group). Every output's pieces come in the order of their columns.
-template <typename Function>
-inline void for_pieces(const LinearI8& p, bool groups_first, size_t strip, int32_t row_step,
-                       const Function& function) {
-  const auto tiles = static_cast<size_t>(p.weights.columns / 32);
-  const size_t strips = (tiles + strip - 1) / strip;
-  const auto groups = static_cast<size_t>(p.group_end - p.group_begin);
-  for (int32_t row = 0; row < p.rows; row += row_step) {
-    const int32_t rows = p.rows - row < row_step ? p.rows - row : row_step;
-    for (size_t i = 0; i < groups * strips; ++i) {
-      const size_t tile = (groups_first ? i % strips : i / groups) * strip;
-      const auto group = static_cast<int32_t>(groups_first ? i / strips : i % groups);
-      function(row, rows, tile, tiles - tile < strip ? tiles - tile : strip, p.group_begin + group);
-    }
-  }
-}
-
-template <Format kFormat>
-inline const std::byte* chunk_of(const LinearI8& p, int32_t group, size_t tile) {
-  constexpr ChunkShape kChunk = chunk_shape(kFormat);
-  return p.weights.data + static_cast<size_t>(group) * p.weights.group_bytes +
-         tile / static_cast<size_t>(kChunk.tiles) * kChunk.bytes;
-}
-
-template <Format kFormat>
-void multiply_panels(const LinearI8& p) {
-  alignas(64) float sums[kFewRows * kGroupRows];
-  const auto piece = [&](int32_t row, int32_t rows, size_t tile, size_t tiles, int32_t group) {
-    const int32_t left = p.weights.rows - group * kGroupRows;
-    const int32_t valid = left < kGroupRows ? left : kGroupRows;
-    float* out = p.out + row * p.stride_out + group * kGroupRows;
-    for (int32_t m = 0; m < rows; ++m) {
-      for (int32_t lane = 0; lane < kGroupRows; lane += kPartRows) {
-        const bool there = tile != 0 && lane < valid;
-        store_floats(
-            sums + m * kGroupRows + lane,
-            there ? load_some_floats(out + m * p.stride_out + lane, valid - lane) : splat_float(0));
-      }
-    }
-    multiply_panel<kFormat>(chunk_of<kFormat>(p, group, tile), tiles, p.x + row * p.stride_x + tile,
-                            p.stride_x, rows, sums, kGroupRows);
-    for (int32_t m = 0; m < rows; ++m) {
-      for (int32_t lane = 0; lane < valid; lane += kPartRows)
-        store_some_floats(out + m * p.stride_out + lane, load_floats(sums + m * kGroupRows + lane),
-                          valid - lane);
-    }
-  };
-  for_pieces(p, p.rows <= kFewRows, kPanelTiles, kFewRows, piece);
-}
-
 template <Format kFormat>
 void multiply_groups(const LinearI8& p) {
-  if constexpr (kPanelFrom > 0) {
-    if (p.rows >= kPanelFrom) return multiply_panels<kFormat>(p);
-  }
-  const bool few = p.rows <= kFewRows;
-  const auto piece = [&](int32_t row, int32_t rows, size_t tile, size_t tiles, int32_t group) {
+  for (int32_t group = p.group_begin; group < p.group_end; ++group) {
+    const std::byte* data = p.weights.data + static_cast<size_t>(group) * p.weights.group_bytes;
     const int32_t valid = p.weights.rows - group * kGroupRows;
-    for (int part = 0; part < kParts && part * kPartRows < valid; ++part) {
-      multiply_strip<kFormat>(
-          {.weights = chunk_of<kFormat>(p, group, tile),
-           .ahead = few ? kStreamAhead : p.weights.group_bytes,
-           .tiles = tiles,
-           .part = part,
-           .x = p.x + row * p.stride_x + tile,
-           .stride_x = p.stride_x,
-           .valid = valid - part * kPartRows,
-           .out = p.out + row * p.stride_out + group * kGroupRows + part * kPartRows,
-           .stride_out = p.stride_out,
-           .add = tile != 0},
-          rows);
+    float* out = p.out + group * kGroupRows;
+    if constexpr (kPanelFrom > 0) {
+      if (p.rows >= kPanelFrom) {
+        multiply_panels<kFormat>(p, data, valid < kGroupRows ? valid : kGroupRows, out);
+        continue;
+      }
     }
-  };
-  for_pieces(p, few, few ? static_cast<size_t>(p.weights.columns) : kStripTiles,
-             few ? kFewRows : kStripRows, piece);
+    for (int part = 0; part < kParts && part * kPartRows < valid; ++part)
+      multiply_part<kFormat>(p, data, part, valid - part * kPartRows, out + part * kPartRows);
+  }
 }
 
 inline void linear_i8(const LinearI8& p) {

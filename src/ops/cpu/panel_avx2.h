@@ -52,31 +52,36 @@ inline void decode_panel_tile(const std::byte* chunk, int tile, PanelTile<kForma
   }
 }
 
+// Otherwise the compiler takes all columns of one sum before the next and spills everything that
+// the sums share: half the rate.
+inline void keep_here(__m256i& sum) { asm volatile("" : "+x"(sum)); }
+
 // Products of kCount code vectors of both halves with kRows rows, as int32.
 template <Format kFormat, int kRows, int kCount>
 inline void panel_dot(const PanelTile<kFormat>& w, int first, const ActivationBlock* x,
                       size_t stride_x, __m256i (&sum)[kRows][2]) {
   const __m256i ones = _mm256_set1_epi16(1);
+  constexpr int kSigns = kSignedCodes<kFormat> ? 8 : 1;
   constexpr int kRun = kSignedCodes<kFormat> ? 1 : run_length<largest_code<kFormat>(), kCount>();
 #pragma clang loop unroll(full)
   for (int begin = first; begin < first + kCount; begin += kRun) {
     __m256i pairs[kRows][2];
 #pragma clang loop unroll(full)
     for (int j = begin; j < begin + kRun; ++j) {
+      __m256i code[2] = {w.code[j][0], w.code[j][1]};
+      keep_here(code[0]);
+      keep_here(code[1]);
 #pragma clang loop unroll(full)
       for (int m = 0; m < kRows; ++m) {
         const __m256i four =
             _mm256_set1_epi32(reinterpret_cast<const int32_t*>(x[m * stride_x].q)[j]);
 #pragma clang loop unroll(full)
         for (int half = 0; half < 2; ++half) {
-          __m256i product;
-          if constexpr (kSignedCodes<kFormat>) {
-            product =
-                _mm256_maddubs_epi16(w.code[j][half], _mm256_sign_epi8(four, w.sign[j][half]));
-          } else {
-            product = _mm256_maddubs_epi16(w.code[j][half], four);
-          }
+          const __m256i product = _mm256_maddubs_epi16(
+              code[half],
+              kSignedCodes<kFormat> ? _mm256_sign_epi8(four, w.sign[j % kSigns][half]) : four);
           pairs[m][half] = j == begin ? product : _mm256_add_epi16(pairs[m][half], product);
+          keep_here(pairs[m][half]);
         }
       }
     }
@@ -126,31 +131,61 @@ inline void multiply_panel_rows(const PanelTile<kFormat>* panel, size_t tiles,
   }
 }
 
-// Adds `tiles` tiles (at most kPanelTiles) of one group to sums[row][16].
+// Adds `tiles` decoded tiles to sums[row][16].
 template <Format kFormat>
-inline void multiply_panel(const std::byte* chunk, size_t tiles, const ActivationBlock* x,
-                           size_t stride_x, int32_t rows, float* sums, size_t stride_sums) {
-  constexpr ChunkShape kChunk = chunk_shape(kFormat);
-  constexpr int kCount = 8 / kChunk.subs;
+inline void multiply_panel(const PanelTile<kFormat>* panel, size_t tiles, const ActivationBlock* x,
+                           size_t stride_x, int32_t rows, float* sums) {
+  constexpr int kCount = 8 / chunk_shape(kFormat).subs;
   constexpr bool kOneRun =
       !kSignedCodes<kFormat> && run_length<largest_code<kFormat>(), kCount>() == kCount;
-  constexpr int kRows = kOneRun ? 4 : 2;
-  PanelTile<kFormat> panel[kPanelTiles];
-  for (size_t tile = 0; tile < tiles; ++tile) {
-    decode_panel_tile<kFormat>(chunk + tile / static_cast<size_t>(kChunk.tiles) * kChunk.bytes,
-                               static_cast<int>(tile % static_cast<size_t>(kChunk.tiles)),
-                               panel[tile]);
-  }
-  const auto take = [&]<int kTake>() {
-    for (; rows >= kTake; rows -= kTake) {
-      multiply_panel_rows<kFormat, kTake>(panel, tiles, x, stride_x, sums, stride_sums);
-      x += kTake * stride_x;
-      sums += kTake * stride_sums;
+  const auto take = [&]<int kRows>() {
+    for (; rows >= kRows; rows -= kRows) {
+      multiply_panel_rows<kFormat, kRows>(panel, tiles, x, stride_x, sums, kGroupRows);
+      x += kRows * stride_x;
+      sums += kRows * kGroupRows;
     }
   };
-  take.template operator()<kRows>();
-  if constexpr (kRows > 2) take.template operator()<2>();
+  // Sums of several runs are twice as many registers.
+  if constexpr (kOneRun) take.template operator()<4>();
+  take.template operator()<2>();
   take.template operator()<1>();
+}
+
+// All rows times one group of which `valid` rows are outputs.
+template <Format kFormat>
+inline void multiply_panels(const LinearI8& p, const std::byte* group, int32_t valid, float* out) {
+  constexpr ChunkShape kChunk = chunk_shape(kFormat);
+  constexpr int32_t kRowStep = 32;
+  alignas(64) float sums[kRowStep * kGroupRows];
+  PanelTile<kFormat> panel[kPanelTiles];
+  const auto all_tiles = static_cast<size_t>(p.weights.columns / 32);
+  for (size_t first = 0; first < all_tiles; first += kPanelTiles) {
+    const size_t tiles = all_tiles - first < kPanelTiles ? all_tiles - first : kPanelTiles;
+    const std::byte* chunk = group + first / static_cast<size_t>(kChunk.tiles) * kChunk.bytes;
+    for (size_t tile = 0; tile < tiles; ++tile) {
+      decode_panel_tile<kFormat>(chunk + tile / static_cast<size_t>(kChunk.tiles) * kChunk.bytes,
+                                 static_cast<int>(tile % static_cast<size_t>(kChunk.tiles)),
+                                 panel[tile]);
+    }
+    for (int32_t row = 0; row < p.rows; row += kRowStep) {
+      const int32_t rows = p.rows - row < kRowStep ? p.rows - row : kRowStep;
+      float* to = out + row * p.stride_out;
+      for (int32_t i = 0; i < 2 * rows; ++i) {
+        const int32_t lane = i % 2 * kPartRows;
+        const float* from = to + i / 2 * p.stride_out + lane;
+        store_floats(sums + i * kPartRows, first == 0 || lane >= valid
+                                               ? splat_float(0)
+                                               : load_some_floats(from, valid - lane));
+      }
+      multiply_panel<kFormat>(panel, tiles, p.x + row * p.stride_x + first, p.stride_x, rows, sums);
+      for (int32_t i = 0; i < 2 * rows; ++i) {
+        const int32_t lane = i % 2 * kPartRows;
+        if (lane < valid)
+          store_some_floats(to + i / 2 * p.stride_out + lane, load_floats(sums + i * kPartRows),
+                            valid - lane);
+      }
+    }
+  }
 }
 
 }  // namespace
