@@ -41,11 +41,12 @@ LOWER_IS_BETTER = {"agents p50", "agents p90", "start"}
 UNITS = {"agents p50": "ms", "agents p90": "ms", "start": "s"}
 
 
-def run(command, seconds):
+def run(command, seconds, both=False):
+    """What it printed; with `both` on stderr too."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=seconds)
     if done.returncode != 0:
         raise RuntimeError(f"{shlex.join(map(str, command))}: status {done.returncode}\n{(done.stderr or done.stdout)[-2000:]}")
-    return done.stdout
+    return done.stdout + done.stderr if both else done.stdout
 
 
 def free_port():
@@ -136,6 +137,8 @@ class Peer:
 
     def __init__(self, options, name, directory, flags):
         self.options, self.name, self.directory, self.flags = options, name, pathlib.Path(directory), flags
+        # llama-bench wants a value with each flag, its siblings know -rtr as a word of its own.
+        self.common_flags = [word for i, word in enumerate(flags) if not (word in "01" and flags[i - 1] in ("-rtr", "--run-time-repack"))]
         self.bench_help = None
 
     def tool(self, name):
@@ -168,7 +171,7 @@ class Peer:
             return None
         context = sequences * (32 + self.options.tokens) + 256
         told = run([tool, "-m", self.options.model, "-t", self.options.threads, "-c", context, "-npp", 32, "-ntg", self.options.tokens, "-npl",
-                    sequences, *self.flags], 1800)
+                    sequences, *self.common_flags], 1800, both=True)  # forks differ in where
         return batched_speed(told)
 
     @contextlib.contextmanager
@@ -179,7 +182,7 @@ class Peer:
             return
         port = free_port()
         command = [tool, "-m", self.options.model, "-t", self.options.threads, "-np", slots, "-c", slots * context, "--host", "127.0.0.1",
-                   "--port", port, *self.flags]
+                   "--port", port, *self.common_flags]
         with process(command, self.options.logs / f"{self.name}.log"):
             yield f"http://127.0.0.1:{port}"
 
@@ -288,7 +291,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=DIR")
-    parser.add_argument("--peer-flags", action="append", default=[], metavar="NAME=FLAGS", help="words for all of that peer's programs")
+    parser.add_argument("--peer-flags", action="append", default=[], metavar="NAME=FLAGS", help="words for all of that peer's programs, as llama-bench wants them")
     parser.add_argument("--url", action="append", default=[], metavar="NAME=URL")
     parser.add_argument("--phase", action="append", default=[], help=f"of: {', '.join(PHASES)} (any numbers)")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
