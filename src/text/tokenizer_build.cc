@@ -248,9 +248,18 @@ bool Tokenizer::State::found_as_written(size_t token) const {
 }
 
 Status Tokenizer::State::build_merges() {
-  std::unordered_map<std::string_view, int32_t> ids;
+  // Three look-ups for each merge are most of a start's work on the vocabulary, hence a flat table.
+  // Of equal tokens it finds what it was given first: the last one.
+  WordTable ids;
   ids.reserve(spec.tokens.size());
-  for (size_t i = 0; i < spec.tokens.size(); ++i) ids[spec.tokens[i]] = static_cast<int32_t>(i);
+  for (size_t i = spec.tokens.size(); i-- > 0;)
+    ids.insert(hash_bytes(spec.tokens[i]), static_cast<int32_t>(i));
+  const auto spelling = [&](int32_t token) {
+    return std::string_view(spec.tokens[static_cast<size_t>(token)]);
+  };
+  const auto id_of = [&](std::string_view piece) {
+    return ids.find(hash_bytes(piece), piece, spelling);
+  };
   bpe.merges.reserve(spec.merges.size());
   std::string joined;
   for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
@@ -260,19 +269,19 @@ Status Tokenizer::State::build_merges() {
       return invalid("merge " + std::to_string(rank) + " is not two pieces with a space between");
     }
     joined.assign(merge.substr(0, space)).append(merge.substr(space + 1));
-    const auto left = ids.find(merge.substr(0, space));
-    const auto right = ids.find(merge.substr(space + 1));
-    const auto both = ids.find(joined);
-    if (left == ids.end() || right == ids.end() || both == ids.end()) {
+    const int32_t left = id_of(merge.substr(0, space));
+    const int32_t right = id_of(merge.substr(space + 1));
+    const int32_t both = id_of(joined);
+    if (left < 0 || right < 0 || both < 0) {
       return invalid("merge " + std::to_string(rank) + " names a piece outside the vocabulary");
     }
     // Ordinary text must not become a control token, whatever a file says; nor a user-defined one
     // that is found by its spelling before any merge.
-    const auto token = static_cast<size_t>(both->second);
+    const auto token = static_cast<size_t>(both);
     if (control[token] || (type_of(token) == TokenType::kUserDefined && found_as_written(token))) {
       continue;
     }
-    bpe.merges.insert(left->second, right->second, {static_cast<uint32_t>(rank), both->second});
+    bpe.merges.insert(left, right, {static_cast<uint32_t>(rank), both});
   }
   return {};
 }

@@ -70,14 +70,13 @@ void score_directly(const AttentionTile& t, const Scratch& s, const Span& span, 
   for_row_tiles(t.pair_count, [&](int32_t row, auto rows) {
     constexpr int kRows = decltype(rows)::value;
     const auto stride = static_cast<size_t>(t.block_tokens);
-    const float* q = s.q + row * s.dim;
+    const float* q = s.turned + row * s.dim;
     float* scores = s.scores + row * kSpanTokens + c;
     if constexpr (kRows * kCount <= kTileVectors) {
-      score_tile<kRows, kCount, Element>(keys, stride, t.head_dim, q, s.dim, scores, ahead);
+      score_tile<kRows, kCount, Element>(keys, stride, t.head_dim, q, scores, ahead);
     } else {
       for (int i = 0; i < kCount; ++i)
-        score_tile<kRows, 1, Element>(keys + i, stride, t.head_dim, q, s.dim, scores + 16 * i,
-                                      ahead + i);
+        score_tile<kRows, 1, Element>(keys + i, stride, t.head_dim, q, scores + 16 * i, ahead + i);
     }
   });
 }

@@ -13,6 +13,7 @@ constexpr size_t kAheadBytes = 16384;
 
 struct Scratch {
   float* q;       // [pair][dim], scaled, padded to a multiple of 16
+  float* turned;  // q in the order of the register tiles: [tile][dim][pair of the tile]
   float* scores;  // [pair][kSpanTokens]
   float* span;    // [pair][dim], weighted values of one span
   float* sum;     // [pair][dim], merged
@@ -27,7 +28,8 @@ inline Scratch carve(const AttentionTile& t) {
   Scratch s;
   s.dim = (static_cast<size_t>(t.head_dim) + 15) / 16 * 16;
   s.q = t.scratch;
-  s.scores = s.q + kTilePairs * s.dim;
+  s.turned = s.q + kTilePairs * s.dim;
+  s.scores = s.turned + kTilePairs * s.dim;
   s.span = s.scores + kTilePairs * kSpanTokens;
   s.sum = s.span + kTilePairs * s.dim;
   s.panel = s.sum + kTilePairs * s.dim;
@@ -113,6 +115,15 @@ inline void load_queries(const AttentionTile& t, const Scratch& s, float factor)
     for (int32_t d = 0; d < t.head_dim; ++d) s.q[i * s.dim + d] = q[d] * scale;
     for (size_t d = t.head_dim; d < s.dim; ++d) s.q[i * s.dim + d] = 0;
   }
+  // One pointer then finds the factors of all rows, which would take more than there are.
+  for_row_tiles(t.pair_count, [&](int32_t row, auto rows) {
+    constexpr int kRows = decltype(rows)::value;
+    const float* from = s.q + row * s.dim;
+    float* to = s.turned + row * s.dim;
+    for (int32_t d = 0; d < t.head_dim; ++d) {
+      for (int m = 0; m < kRows; ++m) *to++ = from[m * s.dim + d];
+    }
+  });
 }
 
 // Where the keys of the sixteen positions from `position` on lie (of dim 0), and a position's

@@ -86,12 +86,11 @@ inline void clear(Vec (&acc)[kRows][kCount]) {
   }
 }
 
-// scores[m][16 * c ..] = sum over d of q[m][d] * keys[c][d][0..15]; `stride` elements from one dim
+// scores[m][16 * c ..] = sum over d of q[d][m] * keys[c][d][0..15]; `stride` elements from one dim
 // to the next. ahead[c]: sixteen times `dims` elements to ask for.
 template <int kRows, int kCount, typename Element>
 inline void score_tile(const RawOf<Element>* const* keys, size_t stride, int32_t dims,
-                       const float* q, size_t stride_q, float* scores,
-                       const std::byte* const* ahead) {
+                       const float* q, float* scores, const std::byte* const* ahead) {
   constexpr int32_t kStep = 64 / (16 * static_cast<int32_t>(sizeof(Element)));  // dims in a line
   Vec acc[kRows][kCount];
   clear(acc);
@@ -103,12 +102,12 @@ inline void score_tile(const RawOf<Element>* const* keys, size_t stride, int32_t
 #pragma clang loop unroll(full)
     for (int32_t i = 0; i < kStep; ++i) {
       load_vectors<kCount, Element>(keys, (d + i) * stride, key);
-      multiply(key, q + d + i, stride_q, acc);
+      multiply(key, q + (d + i) * kRows, 1, acc);
     }
   }
   for (; d < dims; ++d) {
     load_vectors<kCount, Element>(keys, d * stride, key);
-    multiply(key, q + d, stride_q, acc);
+    multiply(key, q + d * kRows, 1, acc);
   }
 #pragma clang loop unroll(full)
   for (int m = 0; m < kRows; ++m) store_vectors<kCount, Element>(scores + m * kSpanTokens, acc[m]);
