@@ -66,6 +66,9 @@ Result<NodeId> build_rules(FrontEnd& to, const GrammarRules& rules, const std::s
 
 inline constexpr int kExpressionDepth = 200;
 
+// The rule, in our Lark, of a terminal that grammars import by name; empty: there is none.
+std::string_view common_terminal(std::string_view name);
+
 // Reads what both languages have in common.
 class GrammarReader {
  public:

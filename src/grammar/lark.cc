@@ -10,35 +10,6 @@ using Kind = Expression::Kind;
 
 constexpr std::string_view kFunctions[] = {"%json", "%arguments", "%inner", "%until", "%without"};
 
-// The terminals that grammars import by name.
-struct Common {
-  std::string_view name;
-  std::string_view rule;
-};
-constexpr Common kCommon[] = {
-    {"DIGIT", "T: /[0-9]/"},
-    {"HEXDIGIT", "T: /[0-9a-fA-F]/"},
-    {"INT", "T: /[0-9]+/"},
-    {"SIGNED_INT", "T: /[+-]?[0-9]+/"},
-    {"DECIMAL", "T: /[0-9]+\\.[0-9]*|\\.[0-9]+/"},
-    {"FLOAT", "T: /[0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?/"},
-    {"SIGNED_FLOAT",
-     "T: /[+-]?([0-9]+[eE][+-]?[0-9]+|([0-9]+\\.[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?)/"},
-    {"NUMBER", "T: /([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?/"},
-    {"SIGNED_NUMBER", "T: /[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?/"},
-    {"ESCAPED_STRING", "T: /\"([^\"\\\\\\n]|\\\\[^\\n])*\"/"},
-    {"LCASE_LETTER", "T: /[a-z]/"},
-    {"UCASE_LETTER", "T: /[A-Z]/"},
-    {"LETTER", "T: /[a-zA-Z]/"},
-    {"WORD", "T: /[a-zA-Z]+/"},
-    {"CNAME", "T: /[a-zA-Z_][a-zA-Z0-9_]*/"},
-    {"WS_INLINE", "T: /[ \\t]+/"},
-    {"WS", "T: /[ \\t\\f\\r\\n]+/"},
-    {"CR", "T: /\\r/"},
-    {"LF", "T: /\\n/"},
-    {"NEWLINE", "T: /(\\r?\\n)+/"},
-};
-
 class LarkReader : GrammarReader {
  public:
   using GrammarReader::GrammarReader;
@@ -112,10 +83,10 @@ class LarkReader : GrammarReader {
   }
 
   Status import_one(GrammarRules& rules, const std::string& one, const std::string& as) {
-    const auto* const known = std::ranges::find(kCommon, one, &Common::name);
-    if (known == std::end(kCommon) || !is_terminal(as))
+    const std::string_view rule = common_terminal(one);
+    if (rule.empty() || !is_terminal(as))
       return wrong("'" + one + "' is not among the common terminals");
-    TANDEM_TRY(read, LarkReader(known->rule).read());
+    TANDEM_TRY(read, LarkReader(rule).read());
     GrammarRule made = std::move(read.begin()->second);
     rules.emplace(as, std::move(made));
     return {};

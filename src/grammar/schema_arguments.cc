@@ -219,10 +219,18 @@ Result<NodeId> SchemaCompiler::compile_arguments(const ArgumentsLayout& layout) 
   return built;
 }
 
-// As build(), of an object that has no braces.
 Result<NodeId> SchemaCompiler::compile_arguments(const Conjunction& conjunction) {
-  if (++depth_ > 64)
+  constexpr int kDeepest = 64;
+  if (depth_ >= kDeepest)
     return make_error(400, "grammar_too_large", "The schema is nested too deeply.");
+  ++depth_;
+  auto built = build_arguments(conjunction);
+  --depth_;
+  return built;
+}
+
+// As build(), of an object that has no braces.
+Result<NodeId> SchemaCompiler::build_arguments(const Conjunction& conjunction) {
   Conjunction items;
   TANDEM_TRY(possible, flatten(conjunction, items));
   if (!possible) return kNever;
@@ -244,11 +252,9 @@ Result<NodeId> SchemaCompiler::compile_arguments(const Conjunction& conjunction)
     const ArgumentsLayout* layout = std::exchange(layout_, nullptr);
     if (split->bit == kOneOf) TANDEM_CHECK(check_disjoint(rest, *split, branches));
     layout_ = layout;
-    --depth_;
     return to_.program.choice(parts);
   }
   TANDEM_TRY(facts, gather(items));
-  --depth_;
   if (!facts.enums.empty())
     return refused(*items.front().schema, "enum", "arguments as a whole are not listed");
   if ((facts.types & kObject) == 0) return kNever;

@@ -162,6 +162,7 @@ class SchemaCompiler {
 
   // schema_arguments.cc: notations other than JSON's, and arguments written one by one.
   Result<NodeId> compile_arguments(const Conjunction& conjunction);
+  Result<NodeId> build_arguments(const Conjunction& conjunction);
   Result<NodeId> property_key(const Conjunction& items, const std::string& name);
   Result<NodeId> property_value(const Conjunction& schema, const std::string* name);
   NodeId other_key(RegexId names);

@@ -33,7 +33,9 @@ def test_recorded_replies(parse, family):
         rows = checks.run_checks(fixture, FAMILIES[family], observation)
         status = checks.case_status(rows)
         statuses[status.value] += 1
-        # Only white space around text may differ from what a recording expects: there its sources differ from one another.
+        # White space between text and a call may differ from what a recording expects, since recordings contradict one another there: of one family,
+        # gemma4/sglang-text-before-call keeps the space that gemma4/vllm-text-before-call drops. Ours is kept unless a line ends in it: 466 of the 469
+        # are matched to the byte, three (gemma4, glm, qwen3-hermes: one each) but for that space.
         if status not in (results.Status.PASS, results.Status.SOFT_PASS):
             bad += [(fixture.id, row.check, row.strategy, row.detail) for row in rows if row.status is status][:1]
     assert not bad, bad
