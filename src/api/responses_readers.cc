@@ -186,7 +186,7 @@ std::optional<std::string> open_reasoning(std::string_view sealed) {
   const auto bytes = text::decode_base64(sealed.substr(dot + 1));
   if (!bytes || !is_valid_utf8(*bytes) || check_digits(*bytes) != sealed.substr(0, dot))
     return std::nullopt;
-  return *bytes;
+  return bytes;
 }
 
 Status read_input(const JsonValue& value, const std::string& pointer, Draft& draft) {
