@@ -78,6 +78,10 @@ class Builder {
       return tl::unexpected(std::move(error));
     }
     if (layout) layout_ = std::move(*layout);
+    if (forced && tools_.empty()) {
+      return make_error(400, "invalid_value", "'tool_choice' asks for a call, but allows no tool",
+                        "/tool_choice");
+    }
     if (forced && !layout_) {
       return make_error(400, "unsupported_parameter",
                         "calls cannot be demanded of this model: how it writes them is not known; "

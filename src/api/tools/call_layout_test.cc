@@ -392,6 +392,15 @@ TEST(CallLayout, ErrorsOfSchemasAndGrammarsSayWhere) {
   EXPECT_EQ(error(custom("start: <|end|>")), "/tools/0/custom/format/grammar/definition");
   EXPECT_EQ(error(custom("start: %json {}")), "/tools/0/custom/format/grammar/definition");
   EXPECT_EQ(error(custom("start: \"a\"")), "none");
+  EXPECT_EQ(error(body_of(kSchemas[3],
+                          R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":)"
+                          R"("required","tools":[{"type":"function","function":{"name":"x"}}]}})")),
+            "/tool_choice");
+  EXPECT_EQ(
+      error(body_of(kSchemas[3],
+                    R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":)"
+                    R"("required","tools":[{"type":"function","function":{"name":"other"}}]}})")),
+      "none");
 }
 
 }  // namespace
