@@ -42,10 +42,10 @@ struct MockFlags {
   std::vector<std::string> faults;
 
   void declare(config::Options& options) {
-    options.choice(
-        dialect, "dialect",
-        {"tandem", "sglang", "vllm-nixl", "vllm-nixl-push", "vllm-mooncake", "trtllm", "openai"},
-        "whose protocol the engines speak");
+    options.choice(dialect, "dialect",
+                   {"tandem", "sglang", "vllm-nixl", "vllm-nixl-push", "vllm-mooncake",
+                    "vllm-moriio", "vllm-moriio-write", "trtllm", "openai"},
+                   "whose protocol the engines speak");
     options.choice(role, "role", {"prefill", "decode", "unified"}, "what the engines do");
     options.value(count, "count", "N", "engines of that role", 1, 65000);
     options.value(prefill, "prefill", "N", "prefill engines (instead of --role and --count)", 0,

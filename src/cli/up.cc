@@ -2,6 +2,8 @@
 // router and the supervisor; every worker is a process of its own.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -60,6 +62,27 @@ Status share_adapters(const std::vector<std::string>& adapters, std::vector<Mode
   return {};
 }
 
+// A folder that only this user can enter, with all that is in it until this object goes.
+class PrivateFolder {
+ public:
+  PrivateFolder() {
+    const char* const temporary = std::getenv("TMPDIR");
+    std::string path = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
+    path += "/tandem-up-XXXXXX";
+    if (mkdtemp(path.data()) != nullptr) path_ = path;
+  }
+  PrivateFolder(const PrivateFolder&) = delete;
+  PrivateFolder& operator=(const PrivateFolder&) = delete;
+  ~PrivateFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }  // empty: it could not be made
+
+ private:
+  std::string path_;
+};
+
 // One worker process to be.
 struct Planned {
   size_t model;
@@ -69,7 +92,7 @@ struct Planned {
 
 std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
                                   const std::vector<Pool>& pools, WorkerFlags flags,
-                                  const std::string& secret) {
+                                  const std::string& secret, const std::string& sockets) {
   const std::string kv_dtype = flags.kv_dtype;
   int32_t workers = 0;
   for (const Pool& pool : pools) workers += pool.count * static_cast<int32_t>(models.size());
@@ -90,6 +113,13 @@ std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
         const auto words = flags.words();
         spec.words.insert(spec.words.end(), words.begin(), words.end());
         spec.words.insert(spec.words.end(), {"--role", pool.name});
+        // What it holds, told to the router. Events hold prompts' tokens: no port that anybody on
+        // this machine could listen to.
+        if (!sockets.empty()) {
+          const std::string events = "ipc://" + sockets + "/" + spec.name;
+          spec.words.insert(spec.words.end(), {"--kv-events", events + ".events",
+                                               "--kv-events-replay", events + ".replay"});
+        }
         // In the environment, where other users of the machine cannot read it.
         spec.environment = {"TANDEM_SECRET=" + secret, "TANDEM_LOG_NAME=" + spec.name};
         planned.push_back({model, pool.role, std::move(spec)});
@@ -202,7 +232,9 @@ int run_up(const Arguments& arguments) {
       {"prefill", router::WorkerRole::kPrefill, prefill, prefill_kv_dtype},
       {"decode", router::WorkerRole::kDecode, decode, decode_kv_dtype},
       {"unified", router::WorkerRole::kUnified, unified, "same"}};
-  const std::vector<Planned> planned = plan_workers(models, pools, flags, secret);
+  const PrivateFolder sockets;
+  const std::vector<Planned> planned =
+      plan_workers(models, pools, flags, secret, sockets.path());
   std::vector<ChildSpec> specs;
   specs.reserve(planned.size());
   for (const Planned& worker : planned) specs.push_back(worker.spec);

@@ -90,6 +90,41 @@ Result<Handoff> sglang(const MockOptions& options, const MockRequest& request) {
   return handoff;
 }
 
+// MoRI-IO: both sides know a transfer id. Writing, each is told where the other is, in its body and
+// in the request id.
+Result<Handoff> moriio(const MockOptions& options, const JsonValue& params, bool decode,
+                       const std::string& request_id) {
+  Handoff handoff;
+  handoff.kind = decode ? Handoff::Kind::kDecode : Handoff::Kind::kPrefill;
+  handoff.ids.push_back(text(params, "transfer_id"));
+  if (!handoff.ids[0].starts_with("tx")) return bad("kv_transfer_params has no transfer_id");
+  const bool write = options.dialect == Dialect::kVllmMoriioWrite;
+  if (!decode && !write) return handoff;
+  const auto number = [&](const char* name) -> int64_t {
+    const JsonValue* const value = params.find(name);
+    return value == nullptr ? 0 : value->as_integer().value_or(0);
+  };
+  handoff.host = text(params, "remote_host");
+  handoff.port = static_cast<uint16_t>(number("remote_handshake_port"));
+  if (handoff.host.empty() || handoff.port == 0 || number("remote_notify_port") == 0 ||
+      number("remote_dp_size") < 1)
+    return bad("kv_transfer_params does not say where the other side is");
+  if (!write) {
+    handoff.engine_id = text(params, "remote_engine_id");
+    const JsonValue* const blocks = params.find("remote_block_ids");
+    if (handoff.engine_id.empty() || blocks == nullptr || !blocks->is_array())
+      return bad("kv_transfer_params has no remote_block_ids");
+    return handoff;
+  }
+  const std::string peer = "___" + std::string(decode ? "prefill" : "decode") +
+                           "_addr_host:" + handoff.host +
+                           ",handshake:" + std::to_string(handoff.port) + ",notify:";
+  if (request_id.find(peer) == std::string::npos || number("remote_tp_size") < 1)
+    return bad("the request id does not hold the other side's address");
+  if (decode) handoff.rank = static_cast<int32_t>(number("remote_dp_rank"));
+  return handoff;
+}
+
 Result<Handoff> vllm(const MockOptions& options, const MockRequest& request,
                      const std::string& request_id) {
   Handoff handoff;
@@ -97,6 +132,8 @@ Result<Handoff> vllm(const MockOptions& options, const MockRequest& request,
   if (params == nullptr || params->is_null()) return handoff;
   const bool decode = flag(*params, "do_remote_prefill");
   if (!decode && !flag(*params, "do_remote_decode")) return handoff;
+  if (options.dialect == Dialect::kVllmMoriio || options.dialect == Dialect::kVllmMoriioWrite)
+    return moriio(options, *params, decode, request_id);
   handoff.kind = decode ? Handoff::Kind::kDecode : Handoff::Kind::kPrefill;
   if (options.dialect == Dialect::kVllmMooncake) {
     handoff.ids.push_back(text(*params, "transfer_id"));
@@ -224,6 +261,8 @@ Result<Handoff> read_handoff(const MockOptions& options, const MockRequest& requ
     case Dialect::kVllmNixl:
     case Dialect::kVllmNixlPush:
     case Dialect::kVllmMooncake:
+    case Dialect::kVllmMoriio:
+    case Dialect::kVllmMoriioWrite:
       return vllm(options, request, request_id);
     case Dialect::kTrtllm:
       return trtllm(request, request_id);
@@ -238,9 +277,10 @@ Result<Handoff> read_handoff(const MockOptions& options, const MockRequest& requ
 void add_prefill_result(const MockOptions& options, const MockRequest& request,
                         const Handoff& handoff, const Identity& me, const PromptFacts& facts,
                         JsonValue& reply) {
+  const bool moriio_reads = options.dialect == Dialect::kVllmMoriio;
   const bool nixl =
       options.dialect == Dialect::kVllmNixl || options.dialect == Dialect::kVllmNixlPush;
-  if (nixl) {
+  if (nixl || moriio_reads) {
     JsonValue params = JsonValue::object();
     params.set("do_remote_prefill", JsonValue::boolean(true));
     params.set("do_remote_decode", JsonValue::boolean(false));
@@ -251,6 +291,13 @@ void add_prefill_result(const MockOptions& options, const MockRequest& request,
     params.set("remote_port", JsonValue::integer(me.bootstrap_port));
     params.set("tp_size", JsonValue::integer(1));
     params.set("remote_num_tokens", JsonValue::integer(facts.tokens));
+    if (moriio_reads) {
+      params.set("transfer_id", JsonValue::string(handoff.ids[0]));
+      params.set("remote_handshake_port", JsonValue::integer(me.bootstrap_port));
+      params.set("remote_notify_port", JsonValue::integer(61005));
+      reply.set("kv_transfer_params", std::move(params));
+      return;
+    }
     params.set("transfer_mode",
                JsonValue::string(options.dialect == Dialect::kVllmNixl ? "pull" : "push"));
     reply.set("kv_transfer_params", std::move(params));
@@ -286,6 +333,8 @@ int64_t cached_by_decode(const MockOptions& options, const MockRequest& request,
     case Dialect::kVllmNixl:
     case Dialect::kVllmNixlPush:
     case Dialect::kVllmMooncake:
+    case Dialect::kVllmMoriio:
+    case Dialect::kVllmMoriioWrite:
       return facts.tokens - 1;
     case Dialect::kTrtllm: {
       const JsonValue* const params = request.body.find("disaggregated_params");

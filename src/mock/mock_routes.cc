@@ -13,8 +13,9 @@ namespace {
 
 constexpr unsigned kAll = ~0U;
 constexpr unsigned bit(Dialect dialect) { return 1U << static_cast<unsigned>(dialect); }
-constexpr unsigned kVllm =
-    bit(Dialect::kVllmNixl) | bit(Dialect::kVllmNixlPush) | bit(Dialect::kVllmMooncake);
+constexpr unsigned kVllm = bit(Dialect::kVllmNixl) | bit(Dialect::kVllmNixlPush) |
+                           bit(Dialect::kVllmMooncake) | bit(Dialect::kVllmMoriio) |
+                           bit(Dialect::kVllmMoriioWrite);
 
 }  // namespace
 

@@ -10,11 +10,13 @@ struct Row {
   Dialect dialect;
   std::string_view name;
 };
-constexpr std::array<Row, 7> kDialects = {{{Dialect::kTandem, "tandem"},
+constexpr std::array<Row, 9> kDialects = {{{Dialect::kTandem, "tandem"},
                                            {Dialect::kSglang, "sglang"},
                                            {Dialect::kVllmNixl, "vllm-nixl"},
                                            {Dialect::kVllmNixlPush, "vllm-nixl-push"},
                                            {Dialect::kVllmMooncake, "vllm-mooncake"},
+                                           {Dialect::kVllmMoriio, "vllm-moriio"},
+                                           {Dialect::kVllmMoriioWrite, "vllm-moriio-write"},
                                            {Dialect::kTrtllm, "trtllm"},
                                            {Dialect::kOpenai, "openai"}}};
 

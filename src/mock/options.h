@@ -17,6 +17,8 @@ enum class Dialect : uint8_t {
   kVllmNixl,      // decode pulls blocks that prefill named
   kVllmNixlPush,  // prefill pushes to the decode request of the same request id
   kVllmMooncake,
+  kVllmMoriio,       // MoRI-IO: decode reads
+  kVllmMoriioWrite,  // MoRI-IO: prefill writes
   kTrtllm,
   kOpenai,  // no handoff at all
 };

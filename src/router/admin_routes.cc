@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/reply_text.h"
+#include "router/fleet_file.h"
 
 namespace tandem::router {
 
@@ -72,18 +73,6 @@ Result<WorkerId> worker_of(const RouterCore& core, std::string_view path) {
   return id;
 }
 
-Result<WorkerAddress> read_address(const std::string& body) {
-  TANDEM_TRY(json, parse_json(body));
-  if (!json.is_object()) return invalid_request("the body is not an object", "");
-  WorkerAddress address;
-  for (const auto& [key, value] : json.members()) {
-    if (auto set = set_worker_field(address, key, value.as_string()); !set)
-      return tl::unexpected(set.error());
-  }
-  if (address.url.empty()) return invalid_request("'url' is missing", "/url");
-  return address;
-}
-
 }  // namespace
 
 std::string_view worker_route(std::string_view path) {
@@ -108,10 +97,13 @@ awaitable<int> list_workers(std::shared_ptr<RouterCore> core, net::HttpRequest&,
 
 awaitable<int> add_worker(std::shared_ptr<RouterCore> core, net::HttpRequest& request,
                           IdentifiedResponder& responder) {
-  Result<WorkerAddress> address = read_address(request.body);
-  if (!address) return answer_error(responder, address.error());
-  Result<WorkerId> id = core->registry.add(*address);
+  const Result<JsonValue> json = parse_json(request.body);
+  if (!json) return answer_error(responder, json.error());
+  const Result<ListedWorker> worker = read_worker(*json, core->options.listed_worker, "");
+  if (!worker) return answer_error(responder, worker.error());
+  Result<WorkerId> id = core->registry.add(worker->address);
   if (!id) return answer_error(responder, id.error());
+  if (!worker->ready) core->registry.drain(*id, true);
   return answer(responder, 201, show(*core, *id));
 }
 

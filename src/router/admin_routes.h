@@ -2,7 +2,9 @@
 //
 //   GET    /router/workers                 every worker: role, connector, state, load
 //   POST   /router/workers                 {"url", "role"?, "connector"?, "group"?, "model"?,
-//                                           "bootstrap_port"?, "dp_size"?, "kv_events"?}: adds one
+//                                           "bootstrap_port"?, "dp_size"?, "kv_events"?,
+//                                           "notify_port"?, "tp_size"?, "ready"?}: adds one
+//                                           (fleet_file.h)
 //   POST   /router/workers/{id}/drain      no new legs; those that run go on
 //   POST   /router/workers/{id}/undrain
 //   DELETE /router/workers/{id}            drains it and forgets it

@@ -3,7 +3,7 @@
 #include <set>
 #include <utility>
 
-#include "base/json_value.h"
+#include "base/json_pointer.h"
 
 namespace tandem::router {
 
@@ -13,42 +13,49 @@ tl::unexpected<Error> bad_file(const std::string& why, std::string pointer) {
   return make_error(400, "bad_fleet_file", "the list of workers " + why, std::move(pointer));
 }
 
+tl::unexpected<Error> bad_worker(const std::string& why, std::string pointer) {
+  return make_error(400, "bad_worker", why, std::move(pointer));
+}
+
 Status read_field(ListedWorker& worker, const std::string& key, const JsonValue& value,
-                  const std::string& of) {
-  std::string pointer = of;
-  pointer.append("/").append(key);
+                  const std::string& pointer) {
   if (key == "ready") {
-    if (!value.is_bool()) return bad_file("has a 'ready' that is not true or false", pointer);
+    if (!value.is_bool()) return bad_worker("'ready' is not true or false", pointer);
     worker.ready = value.as_bool();
     return {};
   }
   if (!value.is_string() && !value.is_number())
-    return bad_file("has a '" + key + "' that is neither text nor a number", pointer);
-  return set_worker_field(worker.address, key,
-                          value.is_string() ? value.as_string() : value.dump());
+    return bad_worker("'" + key + "' is neither text nor a number", pointer);
+  Status set = set_worker_field(worker.address, key, value.as_string());
+  if (!set) set.error().pointer = pointer;
+  return set;
 }
 
 }  // namespace
 
-Result<std::vector<ListedWorker>> parse_fleet(std::string_view text, const std::string& connector,
-                                              const std::string& model) {
+Result<ListedWorker> read_worker(const JsonValue& json, const WorkerAddress& defaults,
+                                 const std::string& at) {
+  if (!json.is_object()) return bad_worker("a worker is an object", at);
+  ListedWorker worker{.address = defaults};
+  for (const auto& [key, value] : json.members())
+    TANDEM_CHECK(read_field(worker, key, value, pointer_to(at, key)));
+  if (worker.address.url.empty()) return bad_worker("a worker has no 'url'", at + "/url");
+  return worker;
+}
+
+Result<std::vector<ListedWorker>> parse_fleet(std::string_view text,
+                                              const WorkerAddress& defaults) {
   TANDEM_TRY(json, parse_json(text));
   const JsonValue* const list = json.find("workers");
   if (list == nullptr || !list->is_array()) return bad_file("has no array 'workers'", "/workers");
   std::vector<ListedWorker> listed;
   std::set<std::string> urls;
   for (size_t i = 0; i < list->items().size(); ++i) {
-    const JsonValue& item = list->items()[i];
     const std::string pointer = "/workers/" + std::to_string(i);
-    if (!item.is_object()) return bad_file("holds something that is no object", pointer);
-    ListedWorker& worker = listed.emplace_back();
-    worker.address.connector = connector;
-    worker.address.model = model;
-    for (const auto& [key, value] : item.members())
-      TANDEM_CHECK(read_field(worker, key, value, pointer));
-    if (worker.address.url.empty()) return bad_file("has a worker without a 'url'", pointer);
+    TANDEM_TRY(worker, read_worker(list->items()[i], defaults, pointer));
     if (!urls.insert(worker.address.url).second)
       return bad_file("names " + worker.address.url + " twice", pointer);
+    listed.push_back(std::move(worker));
   }
   return listed;
 }

@@ -4,8 +4,8 @@
 //   {"workers": [{"url": "http://10.0.0.1:8000", "role": "prefill", "connector": "vllm-nixl"},
 //                {"url": "http://10.0.0.2:8000", "role": "decode", "ready": false}]}
 //
-// Fields are those of POST /router/workers, and `ready`: false drains the worker. What the list
-// leaves out comes from the command line's --connector and --model.
+// A worker is written as in POST /router/workers. `ready`: false drains it. What it leaves out
+// comes from the command line's --connector and --model.
 //
 // FleetPlan is pure: a list and what was made of the last one in, changes out.
 #pragma once
@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_value.h"
 #include "base/result.h"
 #include "router/worker_registry.h"
 
@@ -28,9 +29,13 @@ struct ListedWorker {
 
 inline constexpr size_t kFleetFileBytes = 4UL << 20;
 
-// Errors: 400 "bad_fleet_file" with the place, and those of set_worker_field().
-Result<std::vector<ListedWorker>> parse_fleet(std::string_view text, const std::string& connector,
-                                              const std::string& model);
+// One worker, written as an object whose values are text or numbers. `at`: its place, as a JSON
+// pointer. Errors: 400 "bad_worker" with the field's place.
+Result<ListedWorker> read_worker(const JsonValue& json, const WorkerAddress& defaults,
+                                 const std::string& at);
+
+// Errors: 400 "bad_fleet_file" with the place, and those of read_worker().
+Result<std::vector<ListedWorker>> parse_fleet(std::string_view text, const WorkerAddress& defaults);
 
 struct FleetChange {
   enum class Kind : uint8_t { kAdd, kRemove, kDrain, kUndrain };

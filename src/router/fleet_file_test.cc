@@ -8,7 +8,8 @@ namespace {
 using Kind = FleetChange::Kind;
 
 std::vector<ListedWorker> list(const std::string& workers) {
-  auto parsed = parse_fleet(R"({"workers":[)" + workers + "]}", "plain", "m");
+  auto parsed =
+      parse_fleet(R"({"workers":[)" + workers + "]}", {.connector = "plain", .model = "m"});
   EXPECT_TRUE(parsed) << (parsed ? "" : parsed.error().message);
   return parsed ? *parsed : std::vector<ListedWorker>();
 }
@@ -43,17 +44,43 @@ TEST(FleetFileTest, WhatIsWrongIsNamedWithItsPlace) {
       {"[]", "/workers"},
       {R"({"workers":{}})", "/workers"},
       {R"({"workers":[7]})", "/workers/0"},
-      {R"({"workers":[{"role":"decode"}]})", "/workers/0"},
+      {R"({"workers":[{"role":"decode"}]})", "/workers/0/url"},
       {R"({"workers":[{"url":"http://a:1"},{"url":"http://a:1"}]})", "/workers/1"},
       {R"({"workers":[{"url":"http://a:1","ready":"yes"}]})", "/workers/0/ready"},
       {R"({"workers":[{"url":["http://a:1"]}]})", "/workers/0/url"},
   };
   for (const auto& [text, pointer] : cases) {
-    const auto parsed = parse_fleet(text, "plain", "");
+    const auto parsed = parse_fleet(text, {});
     ASSERT_FALSE(parsed) << text;
     EXPECT_EQ(parsed.error().pointer.value_or(""), pointer) << text;
   }
-  EXPECT_FALSE(parse_fleet(R"({"workers":[{"url":"http://a:1","role":"king"}]})", "plain", ""));
+}
+
+TEST(FleetFileTest, NumbersMayBeWrittenAsNumbersOrAsText) {
+  for (const char* text : {R"({"url":"http://a:1","dp_size":2,"bootstrap_port":7})",
+                           R"({"url":"http://a:1","dp_size":"2","bootstrap_port":"7"})"}) {
+    const auto worker = read_worker(*parse_json(text), {.model = "m"}, "");
+    ASSERT_TRUE(worker) << text;
+    EXPECT_EQ(worker->address.dp_size, 2);
+    EXPECT_EQ(worker->address.bootstrap_port, 7);
+    EXPECT_EQ(worker->address.model, "m");
+  }
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"({"url":"http://a:1","dp_size":2.5})", "/dp_size"},
+      {R"({"url":"http://a:1","dp_size":0})", "/dp_size"},
+      {R"({"url":"http://a:1","dp_size":true})", "/dp_size"},
+      {R"({"url":"http://a:1","bootstrap_port":65536})", "/bootstrap_port"},
+      {R"({"url":"http://a:1","role":"king"})", "/role"},
+      {R"({"url":"http://a:1","rôle/x":"a"})", "/rôle~1x"},
+      {R"({"url":""})", "/url"},
+      {R"(["http://a:1"])", ""},
+  };
+  for (const auto& [text, pointer] : wrong) {
+    const auto worker = read_worker(*parse_json(text), {}, "");
+    ASSERT_FALSE(worker) << text;
+    EXPECT_EQ(worker.error().code, "bad_worker") << text;
+    EXPECT_EQ(worker.error().pointer.value_or(""), pointer) << text;
+  }
 }
 
 TEST(FleetFileTest, TheFleetFollowsTheList) {

@@ -36,8 +36,7 @@ class FleetWatch {
   Status take(const Result<std::string>& text) {
     if (!text) return tl::unexpected(text.error());
     if (whole_ && *text == text_) return {};
-    const WorkerAddress& defaults = core_.options.listed_worker;
-    TANDEM_TRY(listed, parse_fleet(*text, defaults.connector, defaults.model));
+    TANDEM_TRY(listed, parse_fleet(*text, core_.options.listed_worker));
     text_ = *text;
     Status first;
     for (const FleetChange& change : plan_.follow(listed)) {

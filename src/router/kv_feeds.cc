@@ -8,8 +8,6 @@ namespace tandem::router {
 namespace {
 
 constexpr size_t kShortChain = 128;  // blocks that are no matter
-// Events tell of a block this long after it was computed, at the latest.
-constexpr Duration kEventTime = std::chrono::seconds(2);
 constexpr Duration kTendEvery = std::chrono::milliseconds(250);
 // Topics of one feed are told apart below, feeds above.
 constexpr uint32_t kStreams = 64;
@@ -61,13 +59,13 @@ void KvFeeds::listen(uint32_t worker, const std::string& model, const KvSource& 
   close(listened);
   listened.model = model;
   listened.source = source;
-  holders_.describe(worker, model, !source.endpoint.empty());
+  holders_.describe(worker, model, !source.endpoint.empty(), source.ranks);
   if (source.endpoint.empty()) return;
   for (int32_t rank = 0; rank < source.ranks; ++rank) {
     const events::FeedId feed = subscriber_.add(
         {of_rank(source.endpoint, rank), of_rank(source.replay_endpoint, rank), ""});
     listened.feeds.push_back(feed);
-    worker_of_feed_[feed] = worker;
+    source_of_feed_[feed] = {worker, rank};
   }
 }
 
@@ -76,7 +74,7 @@ void KvFeeds::close(Listened& listened) {
     subscriber_.remove(feed);
     (void)subscriber_.post([this, feed] {
       const std::lock_guard lock(mutex_);
-      worker_of_feed_.erase(feed);
+      source_of_feed_.erase(feed);
     });
   }
 }
@@ -107,27 +105,30 @@ bool KvFeeds::other_kind(uint32_t worker, const PromptKeys& prompt) const {
   return !prompt.of_bytes && block != 0 && block != prompt.block_tokens;
 }
 
-void KvFeeds::sent(uint32_t worker, const PromptKeys& prompt, size_t held, Duration time) {
+void KvFeeds::sent(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held,
+                   Duration time) {
   const auto& chain = prompt.keys;
   if (chain.empty() || other_kind(worker, prompt)) return;
   const TimePoint now = clock_now();
   if (chain.size() - std::min(held, chain.size()) <= kShortChain) {
-    holders_.expect(worker, chain, held, time, now);
+    holders_.expect(worker, rank, chain, held, time, now);
   } else {
-    (void)subscriber_.post([this, worker, chain, held, time, now] {
-      holders_.expect(worker, chain, held, time, now);
+    (void)subscriber_.post([this, worker, rank, chain, held, time, now] {
+      holders_.expect(worker, rank, chain, held, time, now);
     });
   }
 }
 
-void KvFeeds::holds(uint32_t worker, const PromptKeys& prompt, size_t held) {
-  if (!prompt.of_bytes && holders_.tells(worker)) return sent(worker, prompt, held, kEventTime);
+void KvFeeds::holds(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held) {
+  if (!prompt.of_bytes && holders_.tells(worker))
+    return sent(worker, rank, prompt, held, kEventTime);
   const auto& chain = prompt.keys;
   const TimePoint now = clock_now();
   if (chain.size() <= kShortChain) {
-    holders_.believe(worker, chain, now);
+    holders_.believe(worker, rank, chain, now);
   } else {
-    (void)subscriber_.post([this, worker, chain, now] { holders_.believe(worker, chain, now); });
+    (void)subscriber_.post(
+        [this, worker, rank, chain, now] { holders_.believe(worker, rank, chain, now); });
   }
 }
 
@@ -144,24 +145,25 @@ KvFeeds::Counts KvFeeds::counts() const {
 }
 
 void KvFeeds::deliver(events::FeedId feed, uint32_t stream, std::string_view payload) {
-  const auto batch = protocol::decode_kv_events(payload);
-  uint32_t worker = 0;
+  auto batch = protocol::decode_kv_events(payload);
+  Source source;
   {
     const std::lock_guard lock(mutex_);
     if (!batch) {
       ++bad_batches_;
       return;
     }
-    worker = worker_of_feed_.at(feed);
+    source = source_of_feed_.at(feed);
   }
-  holders_.apply(worker, feed * kStreams + stream, *batch);
+  if (!batch->rank) batch->rank = source.rank;
+  holders_.apply(source.worker, feed * kStreams + stream, *batch);
 }
 
 void KvFeeds::reset(events::FeedId feed, uint32_t stream) {
   uint32_t worker = 0;
   {
     const std::lock_guard lock(mutex_);
-    worker = worker_of_feed_.at(feed);
+    worker = source_of_feed_.at(feed).worker;
   }
   holders_.reset(worker, feed * kStreams + stream);
 }

@@ -39,12 +39,12 @@ class KvFeeds {
   void restarted(uint32_t worker);  // another process: everything is forgotten and asked for again
   void forget(uint32_t worker);     // it is not a worker any more
 
-  // The worker was given this prompt, of which it is known to hold `held` blocks, and is expected
-  // to hold it all for `time`. On this object's thread when there is much to do.
-  void sent(uint32_t worker, const PromptKeys& prompt, size_t held, Duration time);
+  // That rank of the worker was given this prompt, of which it is known to hold `held` blocks, and
+  // is expected to hold it all for `time`. On this object's thread when there is much to do.
+  void sent(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held, Duration time);
   // It has computed it, or got it, beyond `held`: its events tell so within a moment, or it is
   // believed.
-  void holds(uint32_t worker, const PromptKeys& prompt, size_t held);
+  void holds(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held);
 
   struct Counts {
     events::Subscriber::Counts feeds;
@@ -58,6 +58,10 @@ class KvFeeds {
     KvSource source;
     std::vector<events::FeedId> feeds;
   };
+  struct Source {
+    uint32_t worker = 0;
+    int32_t rank = 0;  // of batches that name none
+  };
   void close(Listened& listened);
   void tend();
   bool other_kind(uint32_t worker, const PromptKeys& prompt) const;
@@ -66,8 +70,8 @@ class KvFeeds {
 
   PrefixHolders& holders_;
   mutable std::mutex mutex_;
-  std::map<uint32_t, Listened> listened_;              // by worker
-  std::map<events::FeedId, uint32_t> worker_of_feed_;  // also of feeds that were removed just now
+  std::map<uint32_t, Listened> listened_;            // by worker
+  std::map<events::FeedId, Source> source_of_feed_;  // also of feeds that were removed just now
   uint64_t bad_batches_ = 0;
   TimePoint tended_{};             // the thread's
   events::Subscriber subscriber_;  // its thread ends first

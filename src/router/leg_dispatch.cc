@@ -53,7 +53,8 @@ void RequestRun::dispatch(const Decision& decision) {
   auto leg = std::make_shared<LegRun>();
   leg->dispatch = decision;
   leg->sent = now();
-  leg->load = core_->ledger.take(decision.worker, load_of(decision));
+  const int32_t rank = rank_of(decision.leg);
+  leg->load = core_->ledger.take(decision.worker, load_of(decision), static_cast<uint32_t>(rank));
   (decision.leg == Leg::kPrefill ? summary_.prefill : summary_.answer) = decision.worker;
   Result<net::ClientRequest> request =
       leg_request(part_of(decision), decision.worker, decision.attempt);
@@ -113,15 +114,18 @@ void RequestRun::abort_engine(const LegRun& leg) const {
 // Prefill holds KV that no decode leg has taken: one for a single token does, for nobody.
 void RequestRun::release() {
   if (!pair() || !checked_.body || !harvest_) return;
-  const WorkerId worker =
+  const Placement chosen =
       choose_decode(candidates(), placement_request(), policy_options(), placement_.prefill);
-  if (worker == kNoWorker) return;  // its lease will run out
+  if (!chosen.found()) return;  // its lease will run out
+  const WorkerId worker = chosen.answer;
+  placement_.answer_rank = chosen.answer_rank;
   Result<net::ClientRequest> request = leg_request(LegPart::kRelease, worker, 1);
   if (!request) return;
   auto leg = std::make_shared<LegRun>();
   leg->dispatch.worker = worker;
   leg->detached = true;
-  leg->load = core_->ledger.take(worker, {1, 0, checked_.prompt_tokens + 1});
+  leg->load = core_->ledger.take(worker, {1, 0, checked_.prompt_tokens + 1},
+                                 static_cast<uint32_t>(chosen.answer_rank));
   const Duration limit = core_->options.attach_time;
   leg->call = core_->client.call(std::move(*request), {kConnectTime, limit, limit});
   core_->metrics.releases.add();
@@ -160,13 +164,10 @@ BodyPieces RequestRun::tandem_envelope(LegPart part, uint32_t attempt) const {
 
 LegValues RequestRun::leg_values(LegPart part, WorkerId worker, uint32_t attempt) const {
   LegValues values = values_;
-  const int32_t ranks = core_->registry.engine(worker).dp_size;
   if (checked_.tandem) {
     values.tandem = tandem_envelope(part, attempt);
-  } else if (part == LegPart::kPrefill) {
-    values.dp_rank = values.prefill_dp_rank;
-  } else if (ranks > 1) {
-    values.dp_rank = static_cast<int32_t>(core_->next_rank++ % static_cast<uint32_t>(ranks));
+  } else if (core_->registry.ranks(worker) > 1) {
+    values.dp_rank = rank_of(part == LegPart::kPrefill ? Leg::kPrefill : Leg::kAnswer);
   }
   return values;
 }

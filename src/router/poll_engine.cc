@@ -130,17 +130,27 @@ net::asio::awaitable<Status> WorkerRegistry::learn_identity_of(WorkerId id) {
   if (worker.address.role != WorkerRole::kPrefill) co_return Status();
   if (worker.connector->identity == IdentitySource::kBootstrapQuery)
     co_return co_await learn_engine_ids(id);
-  if (worker.connector->identity == IdentitySource::kPrefillReply &&
-      worker.engine.identity.engine_id.empty())
-    co_return co_await learn_identity(id);
+  if (worker.connector->identity != IdentitySource::kPrefillReply) co_return Status();
+  for (int32_t rank = 0; rank < ranks(id); ++rank) {
+    const auto place = static_cast<size_t>(rank);
+    const auto& known = worker.engine.identities;
+    if (place < known.size() && !known[place].engine_id.empty()) continue;
+    if (Status learned = co_await learn_identity(id, rank); !learned) co_return learned;
+  }
   co_return Status();
 }
 
 net::asio::awaitable<void> WorkerRegistry::relearn(WorkerId id) {
   Worker& worker = *workers_[id];
   if (!worker.connector->opaque || worker.state == State::kRemoved) co_return;
-  if (worker.connector->identity == IdentitySource::kPrefillReply) worker.engine.identity = {};
-  Status learned = co_await learn_identity_of(id);
+  Status learned;
+  if (worker.connector->identity == IdentitySource::kPrefillReply) {
+    // What is known stays until it is replaced: other requests need something to go on.
+    for (int32_t rank = 0; learned && rank < ranks(id); ++rank)
+      learned = co_await learn_identity(id, rank);
+  } else {
+    learned = co_await learn_identity_of(id);
+  }
   if (!learned) worker.poke.notify();
 }
 
@@ -251,7 +261,7 @@ net::asio::awaitable<Status> WorkerRegistry::learn_engine_ids(WorkerId id) {
 }
 
 // One token is prefilled for nobody; the block it holds goes when its lease runs out.
-net::asio::awaitable<Status> WorkerRegistry::learn_identity(WorkerId id) {
+net::asio::awaitable<Status> WorkerRegistry::learn_identity(WorkerId id, int32_t rank) {
   Worker& worker = *workers_[id];
   net::ClientRequest request;
   request.method = "POST";
@@ -261,6 +271,12 @@ net::asio::awaitable<Status> WorkerRegistry::learn_identity(WorkerId id) {
   request.target = worker.url.base + "/v1/completions";
   request.headers.add("Content-Type", "application/json");
   add_own_headers(id, request.headers);
+  if (ranks(id) > 1) {
+    LegValues values;
+    values.dp_rank = rank;
+    for (auto& [name, value] : leg_headers(*worker.connector, LegPart::kPrefill, values))
+      request.headers.set(name, std::move(value));
+  }
   request.body = identity_probe(*worker.connector, worker.engine.models.front().id);
   const Duration limit = std::max<Duration>(options_.health_timeout, std::chrono::seconds(10));
   Result<net::WholeResponse> reply =
@@ -274,16 +290,23 @@ net::asio::awaitable<Status> WorkerRegistry::learn_identity(WorkerId id) {
     co_return make_error(502, "bad_worker_info",
                          "it does not say who it is (kv_transfer_params of a prefill's answer)");
   }
-  worker.engine.identity = *identity;
-  worker.info.epoch = identity->engine_id;
+  keep_identity(worker, rank, *identity);
   co_return Status();
 }
 
-bool WorkerRegistry::identity_seen(WorkerId id, const PrefillIdentity& identity) {
+void WorkerRegistry::keep_identity(Worker& worker, int32_t rank, const PrefillIdentity& identity) {
+  auto& all = worker.engine.identities;
+  if (static_cast<size_t>(rank) >= all.size()) all.resize(static_cast<size_t>(rank) + 1);
+  all[static_cast<size_t>(rank)] = identity;
+  worker.info.epoch = all.front().engine_id;
+}
+
+bool WorkerRegistry::identity_seen(WorkerId id, int32_t rank, const PrefillIdentity& identity) {
   Worker& worker = *workers_[id];
-  if (worker.engine.identity.engine_id == identity.engine_id) return false;
-  worker.engine.identity = identity;
-  worker.info.epoch = identity.engine_id;
+  const auto& known = worker.engine.identities;
+  const auto place = static_cast<size_t>(rank);
+  if (place < known.size() && known[place].engine_id == identity.engine_id) return false;
+  keep_identity(worker, rank, identity);
   if (events_.new_epoch) events_.new_epoch(id);
   return true;
 }

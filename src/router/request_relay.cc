@@ -50,7 +50,7 @@ Status RequestRun::take_prefill_reply(LegRun& leg, const net::ClientHead& head, 
   const PromptCounts& counts = harvested.truth.counts;
   const int64_t computed =
       counts.prompt.value_or(checked_.prompt_tokens) - counts.cached.value_or(0);
-  core_->registry.measured_prefill(worker, leg.sent, computed);
+  core_->registry.measured_prefill(worker, placement_.prefill_rank, leg.sent, computed);
   summary_.prefill_seconds = seconds;
   core_->registry.succeeded(worker);
   core_->metrics.leg_ended(core_->registry, worker, Leg::kPrefill, std::nullopt);
@@ -65,7 +65,7 @@ Status RequestRun::take_prefill_reply(LegRun& leg, const net::ClientHead& head, 
   bool changed = false;
   if (connector().identity == IdentitySource::kPrefillReply) {
     const auto identity = identity_of(harvested);
-    changed = identity && core_->registry.identity_seen(worker, *identity);
+    changed = identity && core_->registry.identity_seen(worker, placement_.prefill_rank, *identity);
   }
   prompt_truth_ = std::move(harvested.truth);
   if (connector().order == LegOrder::kPrefillFirst) harvest_ = std::move(harvested);
@@ -192,7 +192,8 @@ void RequestRun::learn_from_answer(LegRun& leg) {
     const PromptPrefix longer =
         tandem_prefix_after(core_->holders.hasher(), *model_, tandem, checked_.prefix, ids);
     for (const PromptKeys& kind : longer.kinds)
-      core_->feeds.holds(leg.dispatch.worker, kind, checked_.prefix.chain().size());
+      core_->feeds.holds(leg.dispatch.worker, placement_.answer_rank, kind,
+                         checked_.prefix.chain().size());
   }
 }
 
@@ -219,7 +220,8 @@ void RequestRun::first_byte(LegRun& leg, int status) {
   learn_from_request();
   if (!pair() && model_->opaque()) {
     const int64_t computed = checked_.prompt_tokens - placement_.expected_cached;
-    core_->registry.measured_prefill(leg.dispatch.worker, leg.sent, computed);
+    core_->registry.measured_prefill(leg.dispatch.worker, placement_.answer_rank, leg.sent,
+                                     computed);
   }
   release_request();
 }

@@ -12,8 +12,6 @@ namespace tandem::router {
 namespace {
 
 constexpr size_t kAffinityBlocks = 4;
-// Beyond what a prefill should take.
-constexpr Duration kExpectedFor = std::chrono::seconds(2);
 // Other engines only: what an error answer of theirs means must be clear before 50 ms have passed.
 constexpr Duration kVerdictTime = std::chrono::milliseconds(30);
 
@@ -159,12 +157,8 @@ PolicyOptions RequestRun::policy_options() const {
 
 const std::vector<WorkerSnapshot>& RequestRun::candidates() {
   std::vector<WorkerSnapshot>& all = core_->snapshots;
-  held_ = core_->holders.match(checked_.prefix.kinds, core_->registry.size(), now());
-  std::vector<int32_t> blocks;
-  blocks.reserve(held_.size());
-  for (const HeldPrefix& one : held_)
-    blocks.push_back(static_cast<int32_t>(one.credit) / checked_.prefix.block_tokens());
-  core_->registry.snapshots(*model_, blocks, all);
+  held_ = core_->holders.match(checked_.prefix.kinds, now());
+  core_->registry.snapshots(*model_, held_, checked_.prefix.block_tokens(), all);
   // An engine's prefill worker answers nobody but its pair.
   if (checked_.one_worker && model_->opaque())
     std::erase_if(all,
@@ -207,8 +201,10 @@ void RequestRun::place_now() {
   placed_ = true;
   ++core_->next_turn;
   const int64_t output = placement_request().expected_output;
-  if (pair()) core_->registry.placed(placement_.prefill, checked_.prompt_tokens);
-  core_->registry.placed(placement_.answer, checked_.prompt_tokens + output);
+  if (pair())
+    core_->registry.placed(placement_.prefill, placement_.prefill_rank, checked_.prompt_tokens);
+  core_->registry.placed(placement_.answer, placement_.answer_rank,
+                         checked_.prompt_tokens + output);
   if (placement_.local_prefill) core_->metrics.local_prefills.add();
   expect_blocks();
   summary_.expected_cached = placement_.expected_cached;
@@ -221,20 +217,22 @@ void RequestRun::place_now() {
   if (pair() && first) {  // its worker should not be given to others meanwhile
     Decision answer;
     answer.worker = placement_.answer;
-    answer_load_ = core_->ledger.take(placement_.answer, load_of(answer));
+    answer_load_ = core_->ledger.take(placement_.answer, load_of(answer),
+                                      static_cast<uint32_t>(placement_.answer_rank));
   }
   apply(legs_.placed(placement_, first ? Order::kPrefillFirst : Order::kTogether));
 }
 
 void RequestRun::place_answer() {
   answer_load_.release();
-  const WorkerId worker =
+  const Placement chosen =
       choose_decode(candidates(), placement_request(), policy_options(), placement_.prefill);
-  if (worker == kNoWorker) return apply(legs_.not_placed());
+  if (!chosen.found()) return apply(legs_.not_placed());
   core_->metrics.answer_retries.add();
   ++summary_.retries;
-  placement_.answer = worker;
-  apply(legs_.placed_answer(worker));
+  placement_.answer = chosen.answer;
+  placement_.answer_rank = chosen.answer_rank;
+  apply(legs_.placed_answer(chosen.answer));
 }
 
 // What the legs of one attempt meet on; nothing of an earlier one is used again.
@@ -254,8 +252,9 @@ void RequestRun::mint_values() {
     values_.request_id = checked_.request_id;
   } else {
     const EngineInfo& engine = registry.engine(placement_.prefill);
-    const int32_t ranks = std::max(1, engine.dp_size);
-    const auto rank = static_cast<int32_t>(core_->next_rank++ % static_cast<uint32_t>(ranks));
+    const int32_t ranks = registry.ranks(placement_.prefill);
+    const int32_t rank = placement_.prefill_rank;
+    const auto place = static_cast<size_t>(rank);
     values_ = mint(connector(), checked_.facts, random, core_->global_ids, wall, ranks, rank);
     // Engines name what they hold by it, so it must be ours alone, whatever clients send.
     values_.request_id = checked_.request_id + "-" + short_id(core_->random());
@@ -263,13 +262,33 @@ void RequestRun::mint_values() {
     if (engine.bootstrap_port != 0) values_.bootstrap_port = engine.bootstrap_port;
     values_.context_endpoint = engine.context_endpoint;
     values_.context_dp_rank = engine.context_dp_rank;
-    values_.identity = engine.identity;
-    if (static_cast<size_t>(rank) < engine.engine_ids.size())
-      values_.identity.engine_id = engine.engine_ids[static_cast<size_t>(rank)];
+    if (place < engine.identities.size()) values_.identity = engine.identities[place];
+    if (place < engine.engine_ids.size()) values_.identity.engine_id = engine.engine_ids[place];
     if (ranks > 1) values_.prefill_dp_rank = rank;
+    if (connector().notify_port != 0) {
+      values_.prefill_side = side_of(placement_.prefill, rank);
+      values_.decode_side = side_of(placement_.answer, placement_.answer_rank);
+      if ((connector().mint & kMintPairId) != 0)
+        values_.request_id =
+            pair_request_id(*values_.prefill_side, *values_.decode_side, values_.request_id);
+    }
   }
   // Streams are counted though their clients did not ask; anybody's server may not know how.
   values_.ask_usage = connector().order != LegOrder::kAlone;
+}
+
+SideAddress RequestRun::side_of(WorkerId worker, int32_t rank) const {
+  const WorkerRegistry& registry = core_->registry;
+  const WorkerAddress& address = registry.address(worker);
+  SideAddress side;
+  side.host = registry.url(worker).host;
+  side.handshake_port = registry.engine(worker).bootstrap_port;
+  side.notify_port =
+      address.notify_port != 0 ? address.notify_port : registry.connector(worker).notify_port;
+  side.tp_size = address.tp_size;
+  side.dp_size = registry.ranks(worker);
+  side.dp_rank = rank;
+  return side;
 }
 
 Load RequestRun::load_of(const Decision& decision) const {
@@ -311,11 +330,11 @@ void RequestRun::leg_died(LegRun& leg, const Error& error) {
 
 // Who has the prompt when this request is over. Decode's own prefix counts only where decode may
 // compute a prompt itself.
-std::vector<WorkerId> RequestRun::who_will_hold() const {
-  std::vector<WorkerId> all{placement_.answer};
+std::vector<RequestRun::Holder> RequestRun::who_will_hold() const {
+  std::vector<Holder> all{{placement_.answer, placement_.answer_rank}};
   if (!pair()) return all;
   if (model_->opaque() && policy_options().local_prefill_tokens == 0) all.clear();
-  all.push_back(placement_.prefill);
+  all.push_back({placement_.prefill, placement_.prefill_rank});
   return all;
 }
 
@@ -323,23 +342,27 @@ std::vector<WorkerId> RequestRun::who_will_hold() const {
 // placed counts as held at once by who computes it. Not by its decode worker: a prompt that came
 // there without its pair would be computed anew.
 void RequestRun::expect_blocks() {
-  const Duration time = kExpectedFor + from_seconds(std::clamp(placement_.seconds, 0.0, 60.0));
-  const WorkerId worker = pair() ? placement_.prefill : placement_.answer;
+  const Duration time = expected_time(placement_.seconds);
+  const Holder holder = pair() ? Holder{placement_.prefill, placement_.prefill_rank}
+                               : Holder{placement_.answer, placement_.answer_rank};
   for (const PromptKeys& kind : checked_.prefix.kinds)
-    core_->feeds.sent(worker, kind, held_blocks(worker, kind), time);
+    core_->feeds.sent(holder.worker, holder.rank, kind, held_blocks(holder, kind), time);
 }
 
 // When the last placement was made.
-size_t RequestRun::held_blocks(WorkerId worker, const PromptKeys& kind) const {
-  if (worker >= held_.size()) return 0;
-  return static_cast<size_t>(held_[worker].tokens / kind.block_tokens);
+size_t RequestRun::held_blocks(Holder holder, const PromptKeys& kind) const {
+  for (const HeldPrefix& one : held_) {
+    if (one.worker == holder.worker && one.rank == holder.rank)
+      return static_cast<size_t>(one.tokens / kind.block_tokens);
+  }
+  return 0;
 }
 
 // At the first byte.
 void RequestRun::learn_from_request() {
-  for (const WorkerId worker : who_will_hold()) {
+  for (const Holder holder : who_will_hold()) {
     for (const PromptKeys& kind : checked_.prefix.kinds)
-      core_->feeds.holds(worker, kind, held_blocks(worker, kind));
+      core_->feeds.holds(holder.worker, holder.rank, kind, held_blocks(holder, kind));
   }
 }
 

@@ -88,12 +88,21 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   static net::asio::awaitable<void> place_after_relearning(std::shared_ptr<RequestRun> self,
                                                            WorkerId prefill);
   const std::vector<WorkerSnapshot>& candidates();
-  std::vector<WorkerId> who_will_hold() const;
+  struct Holder {
+    WorkerId worker;
+    int32_t rank;
+  };
+  std::vector<Holder> who_will_hold() const;
   void expect_blocks();
-  size_t held_blocks(WorkerId worker, const PromptKeys& kind) const;
+  size_t held_blocks(Holder holder, const PromptKeys& kind) const;
+  // The data-parallel rank that was chosen for the leg.
+  int32_t rank_of(Leg leg) const {
+    return leg == Leg::kPrefill ? placement_.prefill_rank : placement_.answer_rank;
+  }
   PlacementRequest placement_request() const;
   PolicyOptions policy_options() const;
   void mint_values();
+  SideAddress side_of(WorkerId worker, int32_t rank) const;
   Load load_of(const Decision& decision) const;
 
   // Legs going out (leg_dispatch.cc).
@@ -177,7 +186,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   net::Deadline tick_;
   net::Deadline deadline_;
   Placement placement_;
-  std::vector<HeldPrefix> held_;  // by worker, when the last placement was made
+  std::vector<HeldPrefix> held_;  // when the last placement was made
   bool placed_ = false;
   std::string handoff_id_;  // Tandem's
   LegValues values_;        // of this attempt

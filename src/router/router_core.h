@@ -49,7 +49,6 @@ struct RouterCore {
   std::mt19937_64 random;  // ids that legs meet on; not for secrets
   GlobalIds global_ids;
   uint64_t next_turn = 0;                 // counts placements
-  uint32_t next_rank = 0;                 // of data-parallel workers, one after another
   std::vector<WorkerSnapshot> snapshots;  // of the placement that is being made
   net::Deadline drain_limit;
   WorkerRegistry registry;

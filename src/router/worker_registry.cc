@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "numerics/mix.h"
 #include "observe/log.h"
 #include "router/policy/policy.h"
 
@@ -53,7 +54,9 @@ Status set_worker_field(WorkerAddress& address, std::string_view field, const st
     return bad("is not prefill, decode or unified");
   }
   if (field == "bootstrap_port") return number(address.bootstrap_port, 1, 65535);
+  if (field == "notify_port") return number(address.notify_port, 1, 65535);
   if (field == "dp_size") return number(address.dp_size, 1, 1024);
+  if (field == "tp_size") return number(address.tp_size, 1, 1024);
   for (const auto& [name, target] :
        {std::pair{"url", &address.url}, std::pair{"connector", &address.connector},
         std::pair{"group", &address.group}, std::pair{"model", &address.model},
@@ -214,7 +217,7 @@ void WorkerRegistry::restarted(WorkerId id) {
   worker.open_until = {};
   worker.others_requests = 0;
   worker.away = false;
-  worker.engine.identity = {};
+  worker.engine.identities.clear();
   worker.engine.engine_ids.clear();
   worker.load_path = 0;
   if (events_.new_epoch) events_.new_epoch(id);
@@ -313,32 +316,59 @@ int64_t WorkerRegistry::answering(const ServedModel& model) const {
   return count;
 }
 
-void WorkerRegistry::snapshots(const ServedModel& model, const std::vector<int32_t>& held,
-                               std::vector<WorkerSnapshot>& out) const {
+int32_t WorkerRegistry::ranks(WorkerId id) const {
+  return connector(id).picks_rank ? std::max(1, engine(id).dp_size) : 1;
+}
+
+WorkerRegistry::Rank& WorkerRegistry::rank_of(WorkerId id, int32_t rank) {
+  std::vector<Rank>& all = workers_[id]->ranks;
+  if (static_cast<size_t>(rank) >= all.size()) all.resize(static_cast<size_t>(rank) + 1);
+  return all[static_cast<size_t>(rank)];
+}
+
+void WorkerRegistry::snapshots(const ServedModel& model, std::span<const HeldPrefix> held,
+                               int32_t block_tokens, std::vector<WorkerSnapshot>& out) const {
+  static const Rank kUnmeasured;
   out.clear();
   const TimePoint at = now();
   bool some[3] = {false, false, false};
   for (WorkerId id = 0; id < workers_.size(); ++id) {
     if (!serves(id, model)) continue;
     const Worker& worker = *workers_[id];
-    const Load& load = ledger_.of(id);
     WorkerSnapshot snapshot;
     snapshot.id = id;
     snapshot.role = worker.address.role;
     snapshot.group = worker.group;
-    snapshot.key = worker.key;
     snapshot.available = up(id) && !worker.silent && !worker.draining && worker.open_until <= at;
     some[static_cast<size_t>(snapshot.role)] |= snapshot.available;
-    snapshot.prefill_rate = worker.prefill_rate.tokens_per_second();
-    snapshot.decode_step_seconds = worker.step_seconds;
-    snapshot.recent_tokens = worker.recent_tokens.at(at);
-    snapshot.queued_tokens = load.queued_tokens;
-    snapshot.running =
-        static_cast<int32_t>(std::min<int64_t>(load.running + worker.others_requests, 1 << 30));
-    snapshot.held_tokens = load.held_tokens;
     snapshot.capacity_tokens = worker.info.token_capacity;
-    snapshot.prefix_blocks = id < held.size() ? held[id] : 0;
-    out.push_back(snapshot);
+    const int32_t count = ranks(id);
+    for (int32_t number = 0; number < count; ++number) {
+      const auto place = static_cast<size_t>(number);
+      const Rank& rank = place < worker.ranks.size() ? worker.ranks[place] : kUnmeasured;
+      const Load& load = ledger_.of(id, static_cast<uint32_t>(number));
+      snapshot.rank = number;
+      snapshot.key = number == 0 ? worker.key : mix64(worker.key + place);
+      snapshot.prefill_rate = rank.prefill_rate.tokens_per_second();
+      snapshot.decode_step_seconds = rank.step_seconds;
+      snapshot.recent_tokens = rank.recent_tokens.at(at);
+      snapshot.queued_tokens = load.queued_tokens;
+      snapshot.running = static_cast<int32_t>(
+          std::min<int64_t>(load.running + worker.others_requests / count, 1 << 30));
+      snapshot.held_tokens = load.held_tokens;
+      out.push_back(snapshot);
+    }
+  }
+  for (const HeldPrefix& one : held) {
+    // Where a rank cannot be chosen, what any of them holds counts as the worker's.
+    const int32_t rank =
+        one.worker < workers_.size() && one.rank < ranks(one.worker) ? one.rank : 0;
+    const auto at_rank = std::ranges::lower_bound(
+        out, std::pair(one.worker, rank), {},
+        [](const WorkerSnapshot& snapshot) { return std::pair(snapshot.id, snapshot.rank); });
+    if (at_rank == out.end() || at_rank->id != one.worker) continue;
+    at_rank->prefix_blocks =
+        std::max(at_rank->prefix_blocks, static_cast<int32_t>(one.credit) / block_tokens);
   }
   for (WorkerSnapshot& snapshot : out) {
     const Worker& worker = *workers_[snapshot.id];
@@ -374,16 +404,16 @@ void WorkerRegistry::succeeded(WorkerId id) {
   workers_[id]->open_until = {};
 }
 
-void WorkerRegistry::measured_prefill(WorkerId id, TimePoint sent, int64_t tokens) {
-  workers_[id]->prefill_rate.computed(sent, now(), tokens);
+void WorkerRegistry::measured_prefill(WorkerId id, int32_t rank, TimePoint sent, int64_t tokens) {
+  rank_of(id, rank).prefill_rate.computed(sent, now(), tokens);
 }
 
-void WorkerRegistry::placed(WorkerId id, int64_t tokens) {
-  workers_[id]->recent_tokens.add(static_cast<double>(tokens), now());
+void WorkerRegistry::placed(WorkerId id, int32_t rank, int64_t tokens) {
+  rank_of(id, rank).recent_tokens.add(static_cast<double>(tokens), now());
 }
 
-void WorkerRegistry::measured_step(WorkerId id, double seconds) {
-  double& step = workers_[id]->step_seconds;
+void WorkerRegistry::measured_step(WorkerId id, int32_t rank, double seconds) {
+  double& step = rank_of(id, rank).step_seconds;
   step = smooth(step, std::clamp(seconds, 1e-5, 10.0));
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,11 +25,12 @@
 #include "router/policy/prefill_rate.h"
 #include "router/policy/recent_tokens.h"
 #include "router/policy/types.h"
+#include "router/prefix/prefix_holders.h"
 
 namespace tandem::router {
 
 struct WorkerAddress {
-  std::string url;
+  std::string url = {};
   WorkerRole role = WorkerRole::kUnified;
   std::string connector = "tandem";  // a row of the connector table
   std::string group = {};            // pairs are made only within one
@@ -36,11 +38,13 @@ struct WorkerAddress {
   std::string kv_events = {};        // where it publishes block events; empty: as it says, or none
   uint16_t bootstrap_port = 0;       // of a prefill's side channel; 0: as it says, or the usual
   int32_t dp_size = 0;               // data-parallel ranks; 0: as it says, or one
+  uint16_t notify_port = 0;          // MoRI-IO's second port; 0: the usual one
+  int32_t tp_size = 1;               // MoRI-IO: tensor-parallel ranks, which the peer must know
   bool operator==(const WorkerAddress&) const = default;
 };
 
 // Sets the field of that name from text: "url", "role", "connector", "group", "model", "kv_events",
-// "bootstrap_port", "dp_size". Errors: 400 "bad_worker".
+// "bootstrap_port", "dp_size", "notify_port", "tp_size". Errors: 400 "bad_worker".
 Status set_worker_field(WorkerAddress& address, std::string_view field, const std::string& value);
 
 // GET /tandem/v1/info of a worker. Of other engines: what their own replies gave of it.
@@ -62,8 +66,8 @@ Result<WorkerInfo> parse_worker_info(const JsonValue& json);
 struct EngineInfo {
   std::vector<EngineModel> models;
   std::vector<std::string> engine_ids;  // IdentitySource::kBootstrapQuery: by data-parallel rank
-  PrefillIdentity identity;             // IdentitySource::kPrefillReply
-  std::string context_endpoint;         // IdentitySource::kServerInfo: TensorRT-LLM's
+  std::vector<PrefillIdentity> identities;  // IdentitySource::kPrefillReply: by rank
+  std::string context_endpoint;             // IdentitySource::kServerInfo: TensorRT-LLM's
   std::optional<int32_t> context_dp_rank;
   uint16_t bootstrap_port = 0;
   int32_t dp_size = 1;
@@ -145,11 +149,13 @@ class WorkerRegistry {
   // Never null.
   const std::shared_ptr<const ModelList>& models() const { return models_; }
 
-  // The workers of `model`, into `out` (emptied before). `held`: leading blocks by worker, or
-  // empty. When all workers of a role are silent or have their breakers open, they are taken for
-  // good: some chance is better than none.
-  void snapshots(const ServedModel& model, const std::vector<int32_t>& held,
+  // The workers of `model`, each of their ranks apart, into `out` (emptied before). `held`: of the
+  // prompt, in blocks of `block_tokens`. When all workers of a role are silent or have their
+  // breakers open, they are taken for good: some chance is better than none.
+  void snapshots(const ServedModel& model, std::span<const HeldPrefix> held, int32_t block_tokens,
                  std::vector<WorkerSnapshot>& out) const;
+  // The data-parallel ranks that a request can be given to.
+  int32_t ranks(WorkerId worker) const;
   // The worker's whole load: ours and what others gave it.
   int64_t others_requests(WorkerId worker) const { return workers_[worker]->others_requests; }
 
@@ -163,17 +169,22 @@ class WorkerRegistry {
   void heard(WorkerId worker);       // bytes of it came: it is alive
   void charge(WorkerId worker);
   void succeeded(WorkerId worker);
-  // It computed so many tokens of a prompt that was sent to it at `sent`, by now.
-  void measured_prefill(WorkerId worker, TimePoint sent, int64_t tokens);
+  // That rank computed so many tokens of a prompt that was sent to it at `sent`, by now.
+  void measured_prefill(WorkerId worker, int32_t rank, TimePoint sent, int64_t tokens);
   // A request was placed there: prompt and expected answer.
-  void placed(WorkerId worker, int64_t tokens);
-  void measured_step(WorkerId worker, double seconds);
-  // Prefill's answer says who it is. True: another process than the one that was known.
-  bool identity_seen(WorkerId worker, const PrefillIdentity& identity);
+  void placed(WorkerId worker, int32_t rank, int64_t tokens);
+  void measured_step(WorkerId worker, int32_t rank, double seconds);
+  // Prefill's answer says who that rank is. True: another process than the one that was known.
+  bool identity_seen(WorkerId worker, int32_t rank, const PrefillIdentity& identity);
   // Asks again who a prefill is: it may be another process by now. Bounded.
   net::asio::awaitable<void> relearn(WorkerId worker);
 
  private:
+  struct Rank {
+    PrefillRate prefill_rate;
+    RecentTokens recent_tokens;
+    double step_seconds = 0.02;
+  };
   struct Worker {
     explicit Worker(net::Reactor& reactor) : poke(reactor) {}
     WorkerAddress address;
@@ -196,10 +207,8 @@ class WorkerRegistry {
     TimePoint relearn_at;
     size_t load_path = 0;         // of load_paths(); beyond the last: it does not say
     int64_t others_requests = 0;  // reported, less ours at that moment
-    PrefillRate prefill_rate;
-    RecentTokens recent_tokens;
-    double step_seconds = 0.02;
-    std::string complaint;  // logged once
+    std::vector<Rank> ranks;      // as many as were asked for
+    std::string complaint;        // logged once
     net::Event poke;
   };
 
@@ -217,13 +226,15 @@ class WorkerRegistry {
   net::asio::awaitable<Status> learn_identity_of(WorkerId id);
   net::asio::awaitable<Status> learn_server_info(WorkerId id);
   net::asio::awaitable<Status> learn_engine_ids(WorkerId id);
-  net::asio::awaitable<Status> learn_identity(WorkerId id);
+  net::asio::awaitable<Status> learn_identity(WorkerId id, int32_t rank);
   net::asio::awaitable<void> read_load(WorkerId id);
   void publish_models(WorkerId id);
 
   // It did not answer its health route, `failures` times in a row.
   void not_answered(WorkerId id, const Error& error);
   void restarted(WorkerId id);
+  static void keep_identity(Worker& worker, int32_t rank, const PrefillIdentity& identity);
+  Rank& rank_of(WorkerId id, int32_t rank);
   void forget_unserved_models();
   bool in_use(const ServedModel& model, WorkerId except) const;
   void set_state(WorkerId id, State state, const std::string& why);

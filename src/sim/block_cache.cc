@@ -39,7 +39,7 @@ void BlockCache::unpin(std::span<const uint64_t> held) {
 bool BlockCache::make_room() {
   if (pinned_ + reserved_ + order_.size() < capacity_) return true;
   if (order_.empty()) return false;
-  changes_.emplace_back(order_.front(), false);
+  changes_.push_back({.block = order_.front()});
   blocks_.erase(order_.front());
   order_.pop_front();
   return true;
@@ -52,25 +52,28 @@ void BlockCache::insert(std::span<const uint64_t> chain) {
     if (found != blocks_.end() && found->second.pins == 0)
       order_.splice(order_.end(), order_, found->second.place);
   }
+  std::optional<uint64_t> parent;
   for (const uint64_t id : chain) {
-    if (blocks_.contains(id)) continue;
-    if (!make_room()) return;
-    blocks_[id] = {0, order_.insert(order_.end(), id)};
-    changes_.emplace_back(id, true);
+    if (!blocks_.contains(id)) {
+      if (!make_room()) return;
+      blocks_[id] = {0, order_.insert(order_.end(), id)};
+      changes_.push_back({id, parent, true});
+    }
+    parent = id;
   }
 }
 
 void BlockCache::reserve(size_t blocks) {
   reserved_ += blocks;
   while (pinned_ + reserved_ + order_.size() > capacity_ && !order_.empty()) {
-    changes_.emplace_back(order_.front(), false);
+    changes_.push_back({.block = order_.front()});
     blocks_.erase(order_.front());
     order_.pop_front();
   }
 }
 
 void BlockCache::clear() {
-  for (const auto& [id, block] : blocks_) changes_.emplace_back(id, false);
+  for (const auto& [id, block] : blocks_) changes_.push_back({.block = id});
   blocks_.clear();
   order_.clear();
   pinned_ = reserved_ = 0;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -31,8 +32,13 @@ class BlockCache {
   void release(size_t blocks) { reserved_ -= blocks; }
   void clear();
 
-  // What came (true) and went since the last call.
-  std::vector<std::pair<uint64_t, bool>> take_changes() { return std::exchange(changes_, {}); }
+  // What came and went since the last call, in order.
+  struct Change {
+    uint64_t block = 0;
+    std::optional<uint64_t> parent = {};  // of one that came: what it follows; nothing: the first
+    bool came = false;
+  };
+  std::vector<Change> take_changes() { return std::exchange(changes_, {}); }
   size_t blocks() const { return blocks_.size(); }
   size_t capacity() const { return capacity_; }
 
@@ -48,7 +54,7 @@ class BlockCache {
   size_t reserved_ = 0;
   std::unordered_map<uint64_t, Block> blocks_;
   std::list<uint64_t> order_;  // unpinned, the oldest first
-  std::vector<std::pair<uint64_t, bool>> changes_;
+  std::vector<Change> changes_;
 };
 
 }  // namespace tandem::sim

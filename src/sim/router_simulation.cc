@@ -10,7 +10,7 @@
 #include "router/policy/expected_output.h"
 #include "router/policy/prefill_rate.h"
 #include "router/policy/recent_tokens.h"
-#include "sim/known_blocks.h"
+#include "sim/event_prefixes.h"
 
 namespace tandem::sim {
 
@@ -27,6 +27,7 @@ class Simulation {
         setup_(setup),
         policy_(policy),
         options_(setup.policy),
+        known_(static_cast<size_t>(setup.unified + setup.prefill + setup.decode)),
         admission_(setup.admission) {
     options_.kind = policy.kind.value_or(router::PolicyKind::kAuto);
     options_.transfer_rate = setup.transfer_rate;
@@ -74,6 +75,8 @@ class Simulation {
     TimePoint arrived;
     TimePoint placed;
     int32_t expected_output = 0;
+    router::PromptKeys keys;
+    int32_t held = 0;  // blocks, by what was known when it was placed
     Placement placement;
     ServingWorker::JobPointer job;
     ServingWorker::JobPointer decode_job;
@@ -103,13 +106,7 @@ class Simulation {
     if (std::exchange(workers_[id]->events_pending, true)) return;
     loop_.after(setup_.event_delay, [this, id] {
       workers_[id]->events_pending = false;
-      for (const auto& [block, came] : workers_[id]->engine.cache().take_changes()) {
-        if (came) {
-          known_.stored(block, id);
-        } else {
-          known_.removed(block, id);
-        }
-      }
+      known_.told(id, workers_[id]->engine.cache().take_changes(), loop_.now());
     });
   }
 
@@ -149,6 +146,7 @@ class Simulation {
     request->arrived = loop_.now();
     request->job = std::make_shared<ServingWorker::Job>();
     request->job->chain = chain_of(traffic_, conversation, traced);
+    request->keys = known_.keys_of(request->job->chain);
     request->job->chain_after =
         traffic_.closed_loop ? chain_after(traffic_, conversation, turn) : request->job->chain;
     request->job->input = traced.input;
@@ -202,9 +200,8 @@ class Simulation {
 
   // --- placing ---
 
-  void refresh_snapshots(const ServingWorker::Job& job) {
-    std::fill(held_.begin(), held_.end(), 0);
-    known_.match(job.chain, held_);
+  void refresh_snapshots(const Request& request) {
+    known_.match(request.keys, held_, loop_.now());
     snapshots_.clear();
     for (const auto& node : workers_) {
       router::WorkerSnapshot& snapshot = node->snapshot;
@@ -233,7 +230,7 @@ class Simulation {
   }
 
   Placement choose(const Request& request) {
-    refresh_snapshots(*request.job);
+    refresh_snapshots(request);
     router::PlacementRequest asked = placement_request(request);
     ++turn_;
     if (!aware_) return choose_placement(snapshots_, asked, options_);
@@ -253,7 +250,7 @@ class Simulation {
     placement.prefill = chosen;
     router::PolicyOptions options = options_;
     options.kind = router::PolicyKind::kPowerOfTwo;  // as its users are advised for decode
-    placement.answer = choose_decode(snapshots_, asked, options, chosen);
+    placement.answer = choose_decode(snapshots_, asked, options, chosen).answer;
     return placement;
   }
 
@@ -286,7 +283,9 @@ class Simulation {
     const auto answer_tokens = static_cast<double>(prompt + request.expected_output);
     if (pair) workers_[computing]->recent.add(static_cast<double>(prompt), loop_.now());
     workers_[placement.answer]->recent.add(answer_tokens, loop_.now());
-    known_.expect(request.job->chain, computing);
+    request.held = held_[computing];
+    known_.expect(computing, request.keys, request.held, router::expected_time(placement.seconds),
+                  loop_.now());
     request.job->computed = [this, &request](int32_t cached) { computed(request, cached); };
     if (pair) {
       request.decode_job = std::make_shared<ServingWorker::Job>(*request.job);
@@ -303,10 +302,7 @@ class Simulation {
     const bool pair = placement.prefill != router::kNoWorker;
     const WorkerId computing = pair ? placement.prefill : placement.answer;
     outcome_.cached_tokens += cached;
-    // The events come a little later than this.
-    loop_.after(setup_.event_delay * 2, [this, job = request.job, computing] {
-      known_.expect_no_more(job->chain, computing);
-    });
+    known_.expect(computing, request.keys, request.held, router::kEventTime, loop_.now());
     measure(request, computing, request.job->input - cached);
     if (!pair) return workers_[computing]->engine.decode(request.job);
     drop(computing, request.prefill_load);
@@ -388,7 +384,7 @@ class Simulation {
   EventLoop loop_;
   router::LoadLedger ledger_;
   std::vector<std::unique_ptr<Node>> workers_;
-  KnownBlocks known_;
+  EventPrefixes known_;
   router::Admission admission_;
   router::ExpectedOutput outputs_;
   std::optional<CacheAware> aware_;
@@ -437,10 +433,9 @@ Result<RouterOutcome> simulate_router(const Traffic& traffic, const RouterSetup&
                                       const RouterPolicy& policy) {
   const int64_t workers = int64_t{setup.unified} + setup.prefill + setup.decode;
   const bool pairs = setup.prefill >= setup.groups && setup.decode >= setup.groups;
-  if (workers > static_cast<int64_t>(KnownBlocks::kMostWorkers) || setup.groups < 1 ||
-      (setup.unified < 1 && !pairs)) {
+  if (workers > kMostSimulatedWorkers || setup.groups < 1 || (setup.unified < 1 && !pairs)) {
     return make_error(400, "invalid_option",
-                      "The simulated fleet needs at most 64 workers: unified ones, or prefill and "
+                      "The simulated fleet needs at most 256 workers: unified ones, or prefill and "
                       "decode ones in every group.");
   }
   return Simulation(traffic, setup, policy).run();

@@ -71,7 +71,9 @@ struct RouterOutcome {
 };
 double quantile(const std::vector<double>& sorted, double share);
 
-// At most KnownBlocks::kMostWorkers workers. Errors: 400 "invalid_option".
+inline constexpr int64_t kMostSimulatedWorkers = 256;
+
+// Errors: 400 "invalid_option".
 Result<RouterOutcome> simulate_router(const Traffic& traffic, const RouterSetup& setup,
                                       const RouterPolicy& policy);
 

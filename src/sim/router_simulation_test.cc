@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/block_cache.h"
-#include "sim/known_blocks.h"
+#include "sim/event_prefixes.h"
 
 namespace tandem::sim {
 namespace {
@@ -111,20 +111,32 @@ TEST(BlockCache, EvictsTheLeastRecentlyUsedButNothingThatIsPinned) {
   EXPECT_TRUE(cache.fits(4));
 }
 
-TEST(KnownBlocks, MatchesEachWorkersLeadingBlocks) {
-  KnownBlocks known;
-  const std::vector<uint64_t> chain{1, 2, 3};
-  known.stored(1, 0);
-  known.stored(2, 0);
-  known.stored(2, 1);
-  known.expect(chain, 2);
+TEST(EventPrefixes, KnowsEachWorkersLeadingBlocksByEventsAndForAWhileByWhatWasSent) {
+  EventPrefixes known(3);
+  BlockCache first(8);
+  BlockCache second(2);
+  const std::vector<uint64_t> chain{0x100000001, 2, 3};
+  const std::vector<uint64_t> other{4, 5};
+  const TimePoint start{};
+  const std::vector<uint64_t> begin{0x100000001, 2};
+  first.insert(begin);
+  second.insert(begin);
+  known.told(0, first.take_changes(), start);
+  known.told(1, second.take_changes(), start);
+  const router::PromptKeys keys = known.keys_of(chain);
+  known.expect(2, keys, 0, std::chrono::seconds(2), start);
   std::vector<int32_t> held(3, -1);
-  known.match(chain, held);
-  EXPECT_EQ(held, (std::vector<int32_t>{2, 0, 3}));
-  known.expect_no_more(chain, 2);
-  known.removed(1, 0);
-  known.match(chain, held);
-  EXPECT_EQ(held, (std::vector<int32_t>{0, 0, 0}));
+  known.match(keys, held, start);
+  EXPECT_EQ(held, (std::vector<int32_t>{2, 2, 3}));
+  // Others took their place; what was expected was never told.
+  second.insert(other);
+  first.insert(chain);
+  known.told(0, first.take_changes(), start);
+  known.told(1, second.take_changes(), start);
+  known.match(keys, held, start + std::chrono::seconds(3));
+  EXPECT_EQ(held, (std::vector<int32_t>{3, 0, 0}));
+  known.match(known.keys_of(other), held, start + std::chrono::seconds(3));
+  EXPECT_EQ(held, (std::vector<int32_t>{0, 2, 0}));
 }
 
 TEST(ServingWorker, OnePromptTakesItsTimeAndItsStepsAndAHitOnlyTheRest) {

@@ -29,8 +29,11 @@ class Kind:
 KINDS = {kind.connector: kind for kind in (
     Kind("sglang", "sglang", True), Kind("vllm-nixl", "vllm-nixl", False), Kind("vllm-nixl-push", "vllm-nixl-push", True),
     Kind("vllm-mooncake", "vllm-mooncake", True), Kind("trtllm", "trtllm", False), Kind("trtllm-gen-first", "trtllm", True),
+    Kind("vllm-moriio", "vllm-moriio", False), Kind("vllm-moriio-write", "vllm-moriio-write", True),
     Kind("plain", "openai", True))}
-PAIRS = [name for name, kind in KINDS.items() if kind.pair]
+EVERY_PAIR = [name for name, kind in KINDS.items() if kind.pair]
+# MoRI-IO's differ from others of vLLM's in their bodies only: where time counts, these stand for them.
+PAIRS = [name for name in EVERY_PAIR if "moriio" not in name]
 
 
 @dataclasses.dataclass
@@ -118,7 +121,7 @@ class Fleet:
             arguments = ["router", "--connector", kind, "--port", "0", "--local-prefill-tokens", "0", *router_options]
             for engine in self.mocks.all:
                 arguments += ["--worker" if engine.role == "unified" else f"--{engine.role}", engine.url]
-                if kind == "vllm-mooncake" and engine.bootstrap:  # the others say where their side channel is
+                if kind in ("vllm-mooncake", "vllm-moriio-write") and engine.bootstrap:  # the others say where their side channel is
                     arguments += ["--bootstrap-port", engine.bootstrap]
             self.router = Process(binary, arguments, directory / f"{name}-router.log")
             try:

@@ -27,16 +27,18 @@ def mocks(binary, directory, *arguments):
 
 
 @contextlib.contextmanager
-def sglang_router(directory, engines, *arguments):
-    if importlib.util.find_spec("sglang_router") is None:
-        pytest.skip("the package sglang-router is not installed")
+def published_router(name, directory, engines):
+    """sglang-router or vllm-router, as PyPI has them."""
+    package = name.replace("-", "_")
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"the package {name} is not installed")
     port = free_port()
-    command = [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port),
-               "--prometheus-port", str(free_port()), "--policy", "round_robin", "--pd-disaggregation"]
+    command = [sys.executable, "-m", f"{package}.launch_router", "--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port()),
+               "--policy", "round_robin", "--pd-disaggregation" if name == "sglang-router" else "--vllm-pd-disaggregation"]
     for role, url, bootstrap in engines:
-        command += ["--prefill", url, str(bootstrap)] if role == "prefill" else ["--decode", url]
-    with open(directory / "sglang-router.log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
+        command += ["--prefill", url, *([str(bootstrap)] if name == "sglang-router" else [])] if role == "prefill" else ["--decode", url]
+    with open(directory / f"{name}.log", "w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
 
     def ready():
@@ -45,7 +47,7 @@ def sglang_router(directory, engines, *arguments):
         return False
 
     try:
-        wait_until(ready, 60, "sglang-router is not ready")
+        wait_until(ready, 60, f"{name} is not ready")
         yield url
     finally:
         process.terminate()
@@ -71,7 +73,7 @@ def body(prompt, **fields):
 def test_a_published_router_drives_the_sglang_mocks_unchanged(binary, tmp_path):
     with mocks(binary, tmp_path, "--dialect", "sglang", "--prefill", 2, "--decode", 2, "--unified", 1,
                "--step", "1ms", "--piece", "-1") as engines, \
-            sglang_router(tmp_path, [e for e in engines if e[0] != "unified"]) as url:
+            published_router("sglang-router", tmp_path, [e for e in engines if e[0] != "unified"]) as url:
         alone = engines[-1][1]
 
         def whole(prompt):
@@ -95,6 +97,27 @@ def test_a_published_router_drives_the_sglang_mocks_unchanged(binary, tmp_path):
         settled(engines)
         counts = [state(u) for _, u, _ in engines]
         assert sum(s["rooms"]["taken"] for s in counts) == 2 * len(PROMPTS) + 3 + 3 + 1
+        assert all(s["requests"] > 0 for s in counts)
+
+
+def test_a_published_router_drives_the_vllm_mocks_unchanged(binary, tmp_path):
+    with mocks(binary, tmp_path, "--dialect", "vllm-nixl", "--prefill", 2, "--decode", 2, "--unified", 1, "--step", "1ms") as engines, \
+            published_router("vllm-router", tmp_path, [e for e in engines if e[0] != "unified"]) as url:
+        alone = engines[-1][1]
+
+        def whole(prompt):
+            expected = request(alone, "POST", "/v1/chat/completions", body(prompt)).json()["choices"][0]["message"]["content"]
+            reply = request(url, "POST", "/v1/chat/completions", body(prompt))
+            assert reply.status == 200, reply.body
+            assert reply.json()["choices"][0]["message"]["content"] == expected
+            assert text_of(list(Stream(url, body(prompt)))) == expected
+            return expected
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            assert len(set(pool.map(whole, PROMPTS))) == len(PROMPTS)
+        settled(engines)
+        counts = [state(u) for _, u, _ in engines]
+        assert sum(s["rooms"]["taken"] for s in counts) == 2 * len(PROMPTS)
         assert all(s["requests"] > 0 for s in counts)
 
 

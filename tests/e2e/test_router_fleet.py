@@ -41,12 +41,14 @@ def test_workers_come_and_go(binary, tmp_path, engines):
     first, second = (engine.url for engine in engines.all)
     with router(binary, tmp_path, "--worker", first, "--api-key", "client", "--admin-key", "operator") as process:
         url = process.wait_ready().url
-        new = {"url": second, "connector": "plain"}
+        new = {"url": second, "connector": "plain", "dp_size": 1}
         assert request(url, "GET", "/router/workers").status == 401
         assert request(url, "POST", "/router/workers", new, CLIENT).status == 401, "it changes the fleet"
         added = request(url, "POST", "/router/workers", new, OPERATOR)
         assert added.status in (200, 201) and added.json()["id"] == 1, added.body
         assert request(url, "POST", "/router/workers", {"url": "ftp://nowhere"}, OPERATOR).status == 400
+        refused = request(url, "POST", "/router/workers", {**new, "dp_size": 0}, OPERATOR)
+        assert refused.status == 400 and (refused.json()["error"]["code"], refused.json()["error"]["param"]) == ("bad_worker", "dp_size")
         wait_until(lambda: [worker["state"] for worker in workers(url)] == ["up", "up"], 5, "the second is up")
         assert request(url, "POST", "/router/workers/0/drain", {}, OPERATOR).json()["draining"] is True
         for i in range(4):

@@ -3,14 +3,17 @@ prompt goes where its beginning is, whoever brought it there."""
 
 import itertools
 import json
+import os
+import pathlib
 import random
 import signal
+import tempfile
 
 import pytest
 
 from kv_events import BLOCK, COUNTER, VllmPublisher, complete, counts, engines, fresh_tokens, goes_to, known, router
 from mocks import SLOW
-from servers import SECRET, free_port, metrics, request, wait_until
+from servers import SECRET, children, free_port, metrics, request, wait_until
 
 pytestmark = pytest.mark.quick
 AUTH = {"x-tandem-auth": SECRET}
@@ -93,6 +96,63 @@ def test_ranks_and_topics_are_told_apart(binary, tmp_path):
                 assert goes_to(front.url, pair, text + fresh_tokens(1)) == 1
     finally:
         publisher.end()
+
+
+def rank_of(engine, ask):
+    before = engine.state()["ranks"]
+    ask()
+    moved = [rank for rank, (old, new) in enumerate(zip(before, engine.state()["ranks"])) if new != old]
+    assert len(moved) == 1, moved
+    return moved[0]
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm-nixl"])
+def test_of_data_parallel_ranks_the_one_that_holds_the_prompt_is_asked(binary, tmp_path, dialect):
+    """SGLang's servers tell how many ranks they have and where each publishes; of vLLM's the operator says it."""
+    options = ["--dialect", dialect, "--unified", 2, "--dp-size", 3, "--kv-events", "tcp://127.0.0.1:0"]
+    with engines(binary, tmp_path, *options) as pair:
+        fleet = tmp_path / "fleet.json"
+        told = {"dp_size": 3} if dialect == "vllm-nixl" else {}
+        fleet.write_text(json.dumps({"workers": [
+            {"url": e.url, "connector": dialect, **told, **({"kv_events": e.events} if told else {})} for e in pair]}))
+        with router(binary, tmp_path, "--workers-file", fleet) as front:
+            wait_until(lambda: known(front.url, "tandem_router_kv_feeds") == 6, 10 * SLOW, lambda: front.log())
+            for home, rank in ((0, 2), (1, 0), (1, 1), (0, 0), (1, 2), (0, 1)):
+                text = fresh_tokens(40)
+                stored = known(front.url, STORED)
+                body = {"model": "mock-model", "prompt": text, "max_tokens": 1}
+                fields, headers = ({"routed_dp_rank": rank}, {}) if dialect == "sglang" else ({}, {"X-data-parallel-rank": str(rank)})
+                assert request(pair[home].url, "POST", "/v1/completions", {**body, **fields}, headers=headers).status == 200
+                wait_until(lambda: known(front.url, STORED) >= stored + 40, 10 * SLOW, lambda: front.log())
+                assert rank_of(pair[home], lambda: complete(front.url, text + fresh_tokens(1))) == rank, (home, rank)
+
+
+@pytest.mark.parametrize("connector", ["sglang", "vllm-nixl", "vllm-nixl-push"])
+def test_a_conversation_stays_with_one_rank_of_its_prefill_and_many_use_them_all(binary, tmp_path, connector):
+    """Without events too: the router knows what it gave to whom."""
+    with engines(binary, tmp_path, "--dialect", connector, "--prefill", 1, "--decode", 1, "--dp-size", 3, "--prefill-rate", 0, "--step", 0) as pair:
+        fleet = tmp_path / "fleet.json"
+        fleet.write_text(json.dumps({"workers": [{"url": e.url, "role": e.role, "connector": connector, "dp_size": 3} for e in pair]}))
+        with router(binary, tmp_path, "--workers-file", fleet) as front:
+            wait_until(lambda: request(front.url, "GET", "/ready").status == 200, 10 * SLOW, lambda: front.log())
+            used = []
+            for session in range(9):
+                text, ranks = f"session {session}: " + "once upon a time " * 100, set()
+                for _ in range(3):
+                    body = {"model": "mock-model", "prompt": text, "max_tokens": 1}
+                    headers = {"x-session-affinity": str(session)}
+                    ask = lambda: request(front.url, "POST", "/v1/completions", body, headers=headers)  # noqa: B023
+                    replies = []
+                    ranks.add(rank_of(pair[0], lambda: replies.append(ask())))  # noqa: B023
+                    assert replies[0].status == 200, replies[0].body
+                    usage = replies[0].json()["usage"]
+                    text += "and then " * 20
+                assert len(ranks) == 1
+                assert usage["prompt_tokens_details"]["cached_tokens"] > 0.85 * usage["prompt_tokens"]
+                used.append(ranks.pop())
+            assert set(used) == {0, 1, 2}, used
+            assert sum(sum(e.state()["ranks"]) for e in pair) >= 54 and not any(
+                e.state()["rooms"]["open"] + e.state()["rooms"]["waiting"] for e in pair)
 
 
 @pytest.mark.parametrize("dialect,connector", [("vllm-nixl", "plain"), ("sglang", "sglang"), ("tandem", "tandem")])
@@ -194,3 +254,32 @@ def test_a_conversation_begun_on_a_worker_of_ours_goes_on_there_until_it_restart
     workers[1].wait_ready()
     one = metrics(workers[0].url, AUTH)["tandem_kv_events_stored_blocks"] - metrics(workers[0].url, AUTH)["tandem_kv_events_removed_blocks"]
     wait_until(lambda: known(front.url) <= one + 1, 20 * SLOW, lambda: f"{known(front.url)} {one}\n{front.log()}")
+
+
+def test_up_knows_what_its_workers_hold_and_forgets_it_when_one_is_started_again(launch, write_script, tmp_path):
+    script = write_script(tmp_path, [{"reply": "And so they sailed on."}])
+    up = launch("up", "up", script, "--unified", "2", "--port", "0", "--kv-memory", "64M").wait_ready()
+    wait_until(lambda: known(up.url, "tandem_router_kv_feeds") == 2, 10 * SLOW, lambda: up.log())
+    talks = []
+    for number in range(4):
+        talk = [{"role": "user", "content": f"Story number {number}: " + "the ship went on over the sea. " * 30}]
+        stored = known(up.url, STORED)
+        first = request(up.url, "POST", "/v1/chat/completions", {"model": "default", "messages": talk, "max_tokens": 8, "temperature": 0}).json()
+        wait_until(lambda: known(up.url, STORED) > stored + 10, 10 * SLOW, lambda: up.log())
+        talks.append([*talk, first["choices"][0]["message"], {"role": "user", "content": "And then?"}])
+    assert len(list(pathlib.Path(tempfile.gettempdir()).glob("tandem-up-*/*.events"))) >= 2, "told where only this user can listen"
+
+    def cached(talk):
+        reply = request(up.url, "POST", "/v1/chat/completions", {"model": "default", "messages": talk, "max_tokens": 8, "temperature": 0}).json()
+        return reply["usage"]["prompt_tokens_details"]["cached_tokens"] / reply["usage"]["prompt_tokens"]
+
+    assert min(cached(talk) for talk in talks) > 0.8
+    held = known(up.url)
+    before = children(up.pid)
+    for worker in before:
+        os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: len(set(children(up.pid)) - set(before)) == 2 and request(up.url, "GET", "/ready").status == 200, 20 * SLOW, lambda: up.log())
+    # What is known of the new processes is what they told: one look-up finds nothing, the next one what that request brought.
+    wait_until(lambda: known(up.url, "tandem_router_kv_feeds") == 2 and known(up.url) == 0, 20 * SLOW, lambda: f"{held} {known(up.url)}\n{up.log()}")
+    assert cached(talks[0]) == 0
+    assert cached(talks[0]) > 0.8

@@ -177,8 +177,23 @@ def check_trtllm(fleet, first, second, _):
         assert two["ctx_dp_rank"] == 0
 
 
+def check_moriio(fleet, first, second, prefill):
+    one, two = first["kv_transfer_params"], second["kv_transfer_params"]
+    assert one["do_remote_decode"] is True and one["do_remote_prefill"] is False and one["transfer_id"] == two["transfer_id"]
+    assert re.fullmatch(r"tx-[0-9a-f-]{36}", one["transfer_id"])
+    assert two["do_remote_prefill"] is True and two["remote_dp_size"] == 1
+    assert two["remote_handshake_port"] == fleet.prefill[0].bootstrap and two["remote_notify_port"] == 61005
+    if fleet.kind.connector == "vllm-moriio":
+        assert two["remote_block_ids"] and two["remote_engine_id"] == fleet.prefill[0].state()["engine_id"]
+        return
+    assert (one["remote_host"], one["remote_handshake_port"], one["remote_notify_port"]) == ("127.0.0.1", 6301, 61005)
+    assert one["remote_dp_size"] == one["remote_tp_size"] == two["remote_tp_size"] == 1 and one["remote_dp_rank"] == two["remote_dp_rank"] == 0
+    assert prefill["headers"]["x-request-id"].startswith(
+        f"___prefill_addr_host:127.0.0.1,handshake:{fleet.prefill[0].bootstrap},notify:61005___decode_addr_host:127.0.0.1,handshake:6301,notify:61005_")
+
+
 CHECKS = {"sglang": check_sglang, "vllm-nixl": check_nixl, "vllm-nixl-push": check_push, "vllm-mooncake": check_mooncake,
-          "trtllm": check_trtllm, "trtllm-gen-first": check_trtllm}
+          "vllm-moriio": check_moriio, "vllm-moriio-write": check_moriio, "trtllm": check_trtllm, "trtllm-gen-first": check_trtllm}
 
 
 def test_every_request_has_ids_of_its_own(fleet):

@@ -20,6 +20,8 @@ constexpr Pairing kPairings[] = {
     {"vllm-nixl", mock::Dialect::kVllmNixl},
     {"vllm-nixl-push", mock::Dialect::kVllmNixlPush},
     {"vllm-mooncake", mock::Dialect::kVllmMooncake},
+    {"vllm-moriio", mock::Dialect::kVllmMoriio},
+    {"vllm-moriio-write", mock::Dialect::kVllmMoriioWrite},
     {"trtllm", mock::Dialect::kTrtllm},
     {"trtllm-gen-first", mock::Dialect::kTrtllm},
 };
@@ -49,14 +51,14 @@ constexpr Asked kAsked[] = {
 
 mock::Handoff handoff_of(const Pairing& pairing, mock::Role role, const Asked& asked,
                          const BodyPieces& body, const mock::Identity& identity,
-                         mock::MockRequest* read = nullptr) {
+                         const std::string& request_id, mock::MockRequest* read = nullptr) {
   mock::MockOptions options;
   options.dialect = pairing.dialect;
   options.role = role;
   auto request = mock::read_request(asked.mock_api, body.str());
   EXPECT_TRUE(request) << body.str();
   if (!request) return {};
-  auto handoff = mock::read_handoff(options, *request, "req-1", identity);
+  auto handoff = mock::read_handoff(options, *request, request_id, identity);
   EXPECT_TRUE(handoff) << pairing.connector << " " << body.str() << ": "
                        << (handoff ? "" : handoff.error().message);
   if (read != nullptr) *read = std::move(*request);
@@ -111,12 +113,18 @@ TEST_P(Conformance, BothLegsMeet) {
     values.bootstrap_port = identity.bootstrap_port;
     values.identity = {identity.engine_id, identity.bootstrap_host, "7001", "1"};
     values.context_endpoint = "127.0.0.1:7001";
+    values.prefill_side =
+        SideAddress{.host = "127.0.0.1", .handshake_port = 7001, .notify_port = 7002};
+    values.decode_side =
+        SideAddress{.host = "127.0.0.2", .handshake_port = 7003, .notify_port = 7004};
+    if ((connector.mint & kMintPairId) != 0)
+      values.request_id = pair_request_id(*values.prefill_side, *values.decode_side, "req-1");
     values.tandem = envelope(LegPart::kPrefill);
     const auto prefill = make_leg_body(connector, LegPart::kPrefill, body, *facts, values);
     ASSERT_TRUE(prefill) << prefill.error().message;
     mock::MockRequest request;
-    const mock::Handoff first =
-        handoff_of(pairing, mock::Role::kPrefill, asked, *prefill, identity, &request);
+    const mock::Handoff first = handoff_of(pairing, mock::Role::kPrefill, asked, *prefill, identity,
+                                           values.request_id, &request);
     EXPECT_EQ(first.kind, mock::Handoff::Kind::kPrefill);
     if (connector.opaque) EXPECT_FALSE(request.stream);
 
@@ -127,8 +135,8 @@ TEST_P(Conformance, BothLegsMeet) {
     const auto decode = make_leg_body(connector, LegPart::kDecode, body, *facts, values, known);
     ASSERT_TRUE(decode) << decode.error().message;
     mock::MockRequest second_request;
-    const mock::Handoff second =
-        handoff_of(pairing, mock::Role::kDecode, asked, *decode, identity, &second_request);
+    const mock::Handoff second = handoff_of(pairing, mock::Role::kDecode, asked, *decode, identity,
+                                            values.request_id, &second_request);
     EXPECT_EQ(second.kind, mock::Handoff::Kind::kDecode);
     EXPECT_EQ(second.ids, first.ids);
     EXPECT_EQ(second.ids.size(), batch_size(connector, *facts));
@@ -156,7 +164,7 @@ TEST_P(Conformance, ALoneLegIsNoHandoff) {
   const auto facts = read_facts(asked.api, *body);
   const auto alone = make_leg_body(connector, LegPart::kAlone, body, *facts, {});
   ASSERT_TRUE(alone);
-  EXPECT_EQ(handoff_of(pairing, mock::Role::kUnified, asked, *alone, {}).kind,
+  EXPECT_EQ(handoff_of(pairing, mock::Role::kUnified, asked, *alone, {}, "req-1").kind,
             mock::Handoff::Kind::kNone);
 }
 

@@ -42,6 +42,8 @@ enum Mint : unsigned {
   kMintTransferId = 2,  // "xfer-<uuid>"
   kMintGlobalId = 4,    // an int64 of at least 2^42 that no other router makes
   kMintRid = 8,         // 32 hexadecimal digits: the name for aborting
+  kMintTxId = 16,       // "tx-<uuid>"
+  kMintPairId = 32,     // a request id that holds both sides' addresses (pair_request_id)
 };
 
 // How a request of several prompts, or of several choices, goes over a pair.
@@ -117,7 +119,9 @@ struct Connector {
   unsigned mint = kMintNothing;
   BatchRule batch = BatchRule::kPair;    // of several prompts
   BatchRule choices = BatchRule::kPair;  // of n > 1
-  unsigned pair_apis = ~0U;              // api_bit: the others are answered by one worker
+  // A request can be given to one of a worker's data-parallel ranks ($DP_RANK, or its room).
+  bool picks_rank = false;
+  unsigned pair_apis = ~0U;  // api_bit: the others are answered by one worker
   // Prompt logprobs make the engine compute the whole prompt: decode cannot, so no pair.
   bool prompt_logprobs_alone = false;
   // Members that only the router may set: taken out of the client's body on every leg.
@@ -137,8 +141,10 @@ struct Connector {
   // Prefill first: its KV is pinned by a lease until decode takes it. When the client leaves in
   // between, a LegPart::kRelease leg frees it at once; otherwise the lease does.
   bool lease = false;
-  // The port of prefill's side channel, when the configuration does not say.
+  // The ports of the side channel, when the configuration does not say: where a peer introduces
+  // itself, and where it says that KV has come (MoRI-IO).
   uint16_t bootstrap_port = 0;
+  uint16_t notify_port = 0;
   EngineEndpoints endpoints = {};
   std::span<const std::string_view> strip = {};  // for ReplyRules::strip
 };

@@ -50,6 +50,8 @@ class Legs {
     values.bootstrap_host = "10.0.0.7";
     values.bootstrap_port = 8998;
     values.identity = {"engine-1", "10.0.0.7", "5600", "2"};
+    values.prefill_side = SideAddress{"10.0.0.7", 6301, 61005, 2, 4, 3};
+    values.decode_side = SideAddress{"10.0.0.8", 6302, 61006, 4, 2, 1};
     values.context_endpoint = "10.0.0.7:7777";
     values.context_dp_rank = 3;
   }
@@ -295,6 +297,57 @@ TEST(Connectors, VllmMooncakeMeetsOnATransferId) {
             R"({"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":")" + id +
                 R"(","remote_bootstrap_addr":"http://10.0.0.7:8998","remote_engine_id":)"
                 R"("engine-1"})");
+}
+
+TEST(Connectors, MoriioReadingTakesWhatPrefillNamedAndHowManyRanksItHas) {
+  const Connector& moriio = row("vllm-moriio");
+  EXPECT_EQ(moriio.order, LegOrder::kPrefillFirst);
+  const Legs legs("vllm-moriio", Api::kChat, kChatBody);
+  const std::string& id = legs.values.transfer_id;
+  EXPECT_TRUE(id.starts_with("tx-")) << id;
+  const Built prefill = legs.make(LegPart::kPrefill);
+  expect_one_token_chat(prefill);
+  EXPECT_EQ(prefill.at("kv_transfer_params"),
+            R"({"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":")" + id +
+                R"(","remote_engine_id":null,"remote_block_ids":null,"remote_host":null,)"
+                R"("remote_port":null})");
+  const auto harvested = harvest(
+      moriio, Api::kChat,
+      R"({"choices":[],"kv_transfer_params": {"do_remote_prefill":true,"remote_block_ids":[[9]]} })");
+  ASSERT_TRUE(harvested);
+  EXPECT_EQ(legs.make(LegPart::kDecode, &*harvested).at("kv_transfer_params"),
+            R"({"remote_dp_size":4,"do_remote_prefill":true,"remote_block_ids":[[9]]})");
+  // Nothing was named: decode computes the prompt itself.
+  for (const char* nothing : {R"({"kv_transfer_params":{}})", R"({"kv_transfer_params":null})"}) {
+    const auto none = harvest(moriio, Api::kChat, nothing);
+    EXPECT_EQ(legs.make(LegPart::kDecode, &*none).at("kv_transfer_params"), "none") << nothing;
+  }
+}
+
+TEST(Connectors, MoriioWritingTellsEachSideWhereTheOtherIs) {
+  const Connector& moriio = row("vllm-moriio-write");
+  EXPECT_EQ(moriio.order, LegOrder::kTogether);
+  EXPECT_EQ(moriio.bootstrap_port, 6301);
+  EXPECT_EQ(moriio.notify_port, 61005);
+  Legs legs("vllm-moriio-write", Api::kChat, kChatBody);
+  const std::string& id = legs.values.transfer_id;
+  const Built prefill = legs.make(LegPart::kPrefill);
+  expect_one_token_chat(prefill);
+  EXPECT_EQ(prefill.at("kv_transfer_params"),
+            R"({"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":")" + id +
+                R"(","remote_engine_id":null,"remote_block_ids":null,"remote_host":"10.0.0.8",)"
+                R"("remote_port":6302,"remote_handshake_port":6302,"remote_notify_port":61006,)"
+                R"("remote_tp_size":4,"remote_dp_size":2,"remote_dp_rank":1})");
+  EXPECT_EQ(legs.make(LegPart::kDecode).at("kv_transfer_params"),
+            R"({"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":")" + id +
+                R"(","remote_engine_id":null,"remote_block_ids":null,"remote_host":"10.0.0.7",)"
+                R"("remote_port":6301,"remote_handshake_port":6301,"remote_notify_port":61005,)"
+                R"("remote_tp_size":2,"remote_dp_size":4,"remote_dp_rank":3})");
+  EXPECT_EQ(pair_request_id(*legs.values.prefill_side, *legs.values.decode_side, "r1"),
+            "___prefill_addr_host:10.0.0.7,handshake:6301,notify:61005"
+            "___decode_addr_host:10.0.0.8,handshake:6302,notify:61006_r1");
+  legs.values.decode_side.reset();
+  EXPECT_FALSE(legs.try_make(LegPart::kPrefill));
 }
 
 TEST(Connectors, TrtllmContextFirst) {

@@ -112,6 +112,36 @@ constexpr std::array kMooncakeDecode = {BodyEdit{
              R"("remote_bootstrap_addr":$BOOTSTRAP_URL,"remote_engine_id":$ENGINE_ID})",
     .needed = true}};
 
+// MoRI-IO. Reading, decode comes for the blocks that prefill named; writing, each side is told
+// where the other one is before it begins.
+constexpr std::array kMoriioPrefill = with_one_token(std::array{BodyEdit{
+    .path = "kv_transfer_params",
+    .value = R"({"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":$TRANSFER_ID,)"
+             R"("remote_engine_id":null,"remote_block_ids":null,"remote_host":null,)"
+             R"("remote_port":null})",
+    .needed = true}});
+constexpr std::array kMoriioDecode = {
+    BodyEdit{.path = "kv_transfer_params",
+             .value = R"({"remote_dp_size":$PREFILL_DP_SIZE,$HARVESTED_MEMBERS})"}};
+constexpr std::array kMoriioWritePrefill = with_one_token(std::array{BodyEdit{
+    .path = "kv_transfer_params",
+    .value = R"({"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":$TRANSFER_ID,)"
+             R"("remote_engine_id":null,"remote_block_ids":null,"remote_host":$DECODE_HOST,)"
+             R"("remote_port":$DECODE_HANDSHAKE_PORT,)"
+             R"("remote_handshake_port":$DECODE_HANDSHAKE_PORT,)"
+             R"("remote_notify_port":$DECODE_NOTIFY_PORT,"remote_tp_size":$DECODE_TP_SIZE,)"
+             R"("remote_dp_size":$DECODE_DP_SIZE,"remote_dp_rank":$DECODE_SIDE_RANK})",
+    .needed = true}});
+constexpr std::array kMoriioWriteDecode = {BodyEdit{
+    .path = "kv_transfer_params",
+    .value = R"({"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":$TRANSFER_ID,)"
+             R"("remote_engine_id":null,"remote_block_ids":null,"remote_host":$PREFILL_HOST,)"
+             R"("remote_port":$PREFILL_HANDSHAKE_PORT,)"
+             R"("remote_handshake_port":$PREFILL_HANDSHAKE_PORT,)"
+             R"("remote_notify_port":$PREFILL_NOTIFY_PORT,"remote_tp_size":$PREFILL_TP_SIZE,)"
+             R"("remote_dp_size":$PREFILL_DP_SIZE,"remote_dp_rank":$PREFILL_SIDE_RANK})",
+    .needed = true}};
+
 // Nobody meets: prefill leaves its KV where decode finds it.
 constexpr std::array kSharedPrefill = with_one_token(std::array{
     BodyEdit{Action::kSetIfPresent, "n", "1", kChatLike},
@@ -161,6 +191,7 @@ constexpr std::array kConnectors = {
               .mint = kMintRoom | kMintRid,
               .batch = BatchRule::kArrays,
               .choices = BatchRule::kArrays,
+              .picks_rank = true,
               .pair_apis = kGenerating & ~api_bit(Api::kInference),
               .owned = kSglangOwned,
               .prefill = kOneToken,
@@ -176,6 +207,7 @@ constexpr std::array kConnectors = {
               .order = LegOrder::kPrefillFirst,
               .batch = BatchRule::kAlone,
               .choices = BatchRule::kAlone,
+              .picks_rank = true,
               .prompt_logprobs_alone = true,
               .owned = kVllmOwned,
               .prefill = kNixlPrefill,
@@ -193,6 +225,7 @@ constexpr std::array kConnectors = {
               .identity = IdentitySource::kPrefillReply,
               .batch = BatchRule::kAlone,
               .choices = BatchRule::kAlone,
+              .picks_rank = true,
               .prompt_logprobs_alone = true,
               .owned = kVllmOwned,
               .prefill = kNixlPrefill,
@@ -211,6 +244,7 @@ constexpr std::array kConnectors = {
               .mint = kMintTransferId,
               .batch = BatchRule::kAlone,
               .choices = BatchRule::kAlone,
+              .picks_rank = true,
               .prompt_logprobs_alone = true,
               .owned = kVllmOwned,
               .prefill = kMooncakePrefill,
@@ -220,6 +254,45 @@ constexpr std::array kConnectors = {
               .cut_in_flight = false,
               .lease = true,
               .bootstrap_port = 8998,
+              .endpoints = kVllmEndpoints,
+              .strip = kVllmStrip},
+    Connector{.name = "vllm-moriio",
+              .about = "vLLM, MoRI-IO reading: prefill first, decode reads the blocks it named",
+              .order = LegOrder::kPrefillFirst,
+              .mint = kMintTxId,
+              .batch = BatchRule::kAlone,
+              .choices = BatchRule::kAlone,
+              .picks_rank = true,
+              .prompt_logprobs_alone = true,
+              .owned = kVllmOwned,
+              .prefill = kMoriioPrefill,
+              .decode = kMoriioDecode,
+              .release = kOneToken,
+              .headers = kVllmHeaders,
+              .harvest = HarvestKind::kKvTransferParams,
+              .cut_in_flight = false,
+              .lease = true,
+              .bootstrap_port = 6301,
+              .notify_port = 61005,
+              .endpoints = kVllmEndpoints,
+              .strip = kVllmStrip},
+    Connector{.name = "vllm-moriio-write",
+              .about = "vLLM, MoRI-IO writing: both legs at once, each told where the other is",
+              .order = LegOrder::kTogether,
+              .mint = kMintTxId | kMintPairId,
+              .batch = BatchRule::kAlone,
+              .choices = BatchRule::kAlone,
+              .picks_rank = true,
+              .prompt_logprobs_alone = true,
+              .owned = kVllmOwned,
+              .prefill = kMoriioWritePrefill,
+              .decode = kMoriioWriteDecode,
+              .release = kOneToken,
+              .headers = kVllmHeaders,
+              .cut_in_flight = false,
+              .lease = true,
+              .bootstrap_port = 6301,
+              .notify_port = 61005,
               .endpoints = kVllmEndpoints,
               .strip = kVllmStrip},
     Connector{.name = "trtllm",
@@ -258,6 +331,7 @@ constexpr std::array kConnectors = {
         .name = "shared-storage",
         .about = "any OpenAI-style pair over one KV store (LMCache): a one-token prefill first",
         .order = LegOrder::kPrefillFirst,
+        .picks_rank = true,
         .prompt_logprobs_alone = true,
         .prefill = kSharedPrefill,
         .headers = kVllmHeaders,

@@ -63,8 +63,12 @@ class Names {
     if (name == "SIDE_HOST") return string(values_.identity.host);
     if (name == "SIDE_PORT") return given(values_.identity.port);
     if (name == "TP_SIZE") return given(values_.identity.tp_size);
+    if (name.starts_with("DECODE_")) return side(values_.decode_side, name.substr(7));
+    if (name.starts_with("PREFILL_") && name != "PREFILL_USAGE")
+      return side(values_.prefill_side, name.substr(8));
     if (harvest_ == nullptr) return std::nullopt;
     if (name == "HARVESTED") return given(harvest_->params);
+    if (name == "HARVESTED_MEMBERS") return members(harvest_->params);
     if (name == "PROMPT_TOKEN_IDS") return given(harvest_->prompt_token_ids);
     if (name == "PREFILL_USAGE") return given(harvest_->usage);
     return std::nullopt;
@@ -89,6 +93,26 @@ class Names {
   }
 
  private:
+  static std::optional<BodyPieces> side(const std::optional<SideAddress>& address,
+                                        std::string_view name) {
+    if (!address) return std::nullopt;
+    if (name == "HOST") return string(address->host);
+    if (name == "HANDSHAKE_PORT") return BodyPieces(std::to_string(address->handshake_port));
+    if (name == "NOTIFY_PORT") return BodyPieces(std::to_string(address->notify_port));
+    if (name == "TP_SIZE") return BodyPieces(std::to_string(address->tp_size));
+    if (name == "DP_SIZE") return BodyPieces(std::to_string(address->dp_size));
+    if (name == "SIDE_RANK") return BodyPieces(std::to_string(address->dp_rank));
+    return std::nullopt;
+  }
+  // Of an object's text, what is between its braces; nothing when there is nothing.
+  static std::optional<BodyPieces> members(const std::string& object) {
+    const size_t begin = object.find('{');
+    const size_t end = object.rfind('}');
+    if (begin == std::string::npos || end == std::string::npos || end <= begin) return std::nullopt;
+    std::string text = object.substr(begin + 1, end - begin - 1);
+    if (text.find_first_not_of(" \t\r\n") == std::string::npos) return std::nullopt;
+    return BodyPieces(std::move(text));
+  }
   static std::optional<BodyPieces> given(const BodyPieces& pieces) {
     return pieces.empty() ? std::nullopt : std::optional(pieces);
   }

@@ -27,6 +27,16 @@ struct PrefillIdentity {
   std::string tp_size;  // the same
 };
 
+// Where a peer finds one side of a pair that introduces itself (MoRI-IO).
+struct SideAddress {
+  std::string host;
+  uint16_t handshake_port = 0;
+  uint16_t notify_port = 0;
+  int32_t tp_size = 1;
+  int32_t dp_size = 1;
+  int32_t dp_rank = 0;
+};
+
 // The values that edits name ($...). Those of one attempt are made afresh by mint(); the caller
 // fills in what belongs to the workers.
 struct LegValues {
@@ -42,7 +52,10 @@ struct LegValues {
   PrefillIdentity identity;                // $ENGINE_ID, $SIDE_HOST, $SIDE_PORT, $TP_SIZE
   std::optional<int32_t> dp_rank;          // $DP_RANK: of this leg's worker
   std::optional<int32_t> prefill_dp_rank;  // $PREFILL_DP_RANK
-  BodyPieces tandem;                       // $TANDEM: the envelope of a Tandem worker
+  // $PREFILL_... and $DECODE_... HOST, HANDSHAKE_PORT, NOTIFY_PORT, TP_SIZE, DP_SIZE, SIDE_RANK
+  std::optional<SideAddress> prefill_side;
+  std::optional<SideAddress> decode_side;
+  BodyPieces tandem;       // $TANDEM: the envelope of a Tandem worker
   bool ask_usage = false;  // streams: ask for usage that the client did not ask for (hide it then)
 };
 
@@ -61,6 +74,10 @@ class GlobalIds {
   int64_t milliseconds_ = 0;
   int64_t counter_ = 0;
 };
+
+// A request id from which either side reads the other's address.
+std::string pair_request_id(const SideAddress& prefill, const SideAddress& decode,
+                            const std::string& id);
 
 // Whether the request goes over a pair at all.
 bool may_pair(const Connector& connector, const BodyFacts& facts);

@@ -48,6 +48,15 @@ int64_t GlobalIds::next(std::chrono::milliseconds wall) {
   return (milliseconds_ & ((int64_t{1} << 41) - 1)) << 22 | machine_ << 12 | counter_;
 }
 
+std::string pair_request_id(const SideAddress& prefill, const SideAddress& decode,
+                            const std::string& id) {
+  const auto text = [](const SideAddress& side) {
+    return "host:" + side.host + ",handshake:" + std::to_string(side.handshake_port) +
+           ",notify:" + std::to_string(side.notify_port);
+  };
+  return "___prefill_addr_" + text(prefill) + "___decode_addr_" + text(decode) + "_" + id;
+}
+
 bool may_pair(const Connector& connector, const BodyFacts& facts) {
   if (connector.order == LegOrder::kAlone || !generates(facts.api)) return false;
   if ((connector.pair_apis & api_bit(facts.api)) == 0) return false;
@@ -73,6 +82,7 @@ LegValues mint(const Connector& connector, const BodyFacts& facts, const RandomB
   }
   if ((connector.mint & kMintTransferId) != 0)
     values.transfer_id = "xfer-" + uuid(random(), random());
+  if ((connector.mint & kMintTxId) != 0) values.transfer_id = "tx-" + uuid(random(), random());
   if ((connector.mint & kMintGlobalId) != 0) values.global_id = global_ids.next(wall);
   if ((connector.mint & kMintRid) != 0 && !facts.own_rid)
     values.rid = hex(random(), 16) + hex(random(), 16);

@@ -34,19 +34,25 @@ class LoadShare {
   friend class LoadLedger;
   LoadLedger* ledger_ = nullptr;
   uint32_t worker_ = 0;
+  uint32_t rank_ = 0;
   Load load_;
 };
 
 class LoadLedger {
  public:
-  LoadShare take(uint32_t worker, const Load& load);
-  const Load& of(uint32_t worker) const;
-  bool idle() const;  // every worker's load is exactly zero
+  LoadShare take(uint32_t worker, const Load& load, uint32_t rank = 0);
+  const Load& of(uint32_t worker) const;                 // of all its ranks
+  const Load& of(uint32_t worker, uint32_t rank) const;  // of one data-parallel rank
+  bool idle() const;                                     // every worker's load is exactly zero
 
  private:
   friend class LoadShare;
-  void remove(uint32_t worker, const Load& load);
-  std::vector<Load> loads_;
+  struct OfWorker {
+    Load total;
+    std::vector<Load> ranks;
+  };
+  void remove(uint32_t worker, uint32_t rank, const Load& load);
+  std::vector<OfWorker> loads_;
 };
 
 }  // namespace tandem::router

@@ -26,6 +26,21 @@ TEST(LoadShare, RemovesExactlyWhatItAdded) {
   EXPECT_EQ(ledger.of(99), Load());
 }
 
+TEST(LoadShare, AWorkersRanksAreCountedApartAndTogether) {
+  LoadLedger ledger;
+  {
+    const LoadShare a = ledger.take(1, {1, 500, 600}, 0);
+    LoadShare b = ledger.take(1, {1, 20, 30}, 3);
+    EXPECT_EQ(ledger.of(1), (Load{2, 520, 630}));
+    EXPECT_EQ(ledger.of(1, 3), (Load{1, 20, 30}));
+    EXPECT_EQ(ledger.of(1, 1), Load());
+    b.release_queued();
+    EXPECT_EQ(ledger.of(1, 0), (Load{1, 500, 600}));
+    EXPECT_EQ(ledger.of(1, 3), (Load{1, 0, 30}));
+  }
+  EXPECT_TRUE(ledger.idle());
+}
+
 TEST(LoadShare, MovingKeepsOneOwner) {
   LoadLedger ledger;
   LoadShare a = ledger.take(0, {1, 1, 1});

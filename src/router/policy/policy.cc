@@ -119,7 +119,7 @@ Placement place_alone(const PoolView& pool, const Costs& costs) {
     best.offer(pool, worker, cost);
   }
   if (best.worker == nullptr) return {};
-  return {kNoWorker, best.worker->id, false, pool.cached(*best.worker), best.seconds};
+  return placed_alone(pool, *best.worker, best.seconds);
 }
 
 // One group's best halves of a pair.
@@ -183,8 +183,9 @@ Placement choose_placement(std::span<const WorkerSnapshot> workers, const Placem
 
   const Best best = find_best(pool, costs);
   if (best.local.worker != nullptr) {
-    const WorkerSnapshot& worker = *best.local.worker;
-    return {kNoWorker, worker.id, true, pool.cached(worker), best.local.seconds};
+    Placement local = placed_alone(pool, *best.local.worker, best.local.seconds);
+    local.local_prefill = true;
+    return local;
   }
   const Group* pair = nullptr;
   double seconds = 0;
@@ -197,14 +198,13 @@ Placement choose_placement(std::span<const WorkerSnapshot> workers, const Placem
   }
   const WorkerSnapshot* const unified = best.unified.worker;
   if (unified != nullptr && (pair == nullptr || best.unified.seconds <= seconds))
-    return {kNoWorker, unified->id, false, pool.cached(*unified), best.unified.seconds};
+    return placed_alone(pool, *unified, best.unified.seconds);
   if (pair == nullptr) return {};
-  return {pair->prefill.worker->id, pair->decode.worker->id, false,
-          pool.cached(*pair->prefill.worker), seconds};
+  return placed_pair(pool, *pair->prefill.worker, *pair->decode.worker, seconds);
 }
 
-WorkerId choose_decode(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
-                       const PolicyOptions& options, WorkerId prefill) {
+Placement choose_decode(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
+                        const PolicyOptions& options, WorkerId prefill) {
   const auto of_pair =
       std::find_if(workers.begin(), workers.end(),
                    [&](const WorkerSnapshot& worker) { return worker.id == prefill; });
@@ -227,7 +227,7 @@ WorkerId choose_decode(std::span<const WorkerSnapshot> workers, const PlacementR
     const double bonus = &worker == preferred.worker ? costs.bonus(worker) : 0;
     best.offer(pool, worker, costs.decode(worker) - bonus);
   }
-  return best.worker == nullptr ? kNoWorker : best.worker->id;
+  return best.worker == nullptr ? Placement() : placed_alone(pool, *best.worker, best.seconds);
 }
 
 std::string_view policy_name(PolicyKind kind) {

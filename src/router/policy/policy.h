@@ -79,10 +79,10 @@ struct PolicyOptions {
 Placement choose_placement(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
                            const PolicyOptions& options);
 
-// Another answering worker, of the group of `prefill`, for a handoff whose prefill goes on there;
-// kNoWorker when there is none.
-WorkerId choose_decode(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
-                       const PolicyOptions& options, WorkerId prefill);
+// Another answering worker, of the group of `prefill`, for a handoff whose prefill goes on there:
+// `answer` and `answer_rank` of it; not found() when there is none.
+Placement choose_decode(std::span<const WorkerSnapshot> workers, const PlacementRequest& request,
+                        const PolicyOptions& options, WorkerId prefill);
 
 // FNV-1a with a final mix: stable across processes and versions.
 uint64_t stable_hash(std::string_view text);

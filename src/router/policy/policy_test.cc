@@ -207,9 +207,47 @@ TEST(Policy, UnifiedAndPairCompeteByCost) {
 TEST(Policy, ARetryOfDecodePicksAnother) {
   auto ask = request(500);
   ask.excluded = {1};
-  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}, 0), 2U);
+  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}, 0).answer, 2U);
   ask.excluded = {1, 2};
-  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}, 0), kNoWorker);
+  EXPECT_EQ(choose_decode(pools(1, 2), ask, {}, 0).answer, kNoWorker);
+}
+
+TEST(Policy, OfAWorkersRanksTheOneThatHoldsThePromptIsChosenUnlessItIsBusy) {
+  std::vector<WorkerSnapshot> ranks(4, worker(0, WorkerRole::kUnified));
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    ranks[static_cast<size_t>(rank)].rank = rank;
+    ranks[static_cast<size_t>(rank)].key += static_cast<uint64_t>(rank);
+  }
+  ranks[2].prefix_blocks = 60;
+  auto placement = choose_placement(ranks, request(1000), {});
+  EXPECT_EQ(placement.answer, 0U);
+  EXPECT_EQ(placement.answer_rank, 2);
+  EXPECT_EQ(placement.expected_cached, 960);
+  ranks[2].queued_tokens = 200'000;  // a minute of waiting
+  placement = choose_placement(ranks, request(1000), {});
+  EXPECT_NE(placement.answer_rank, 2);
+  EXPECT_EQ(placement.expected_cached, 0);
+}
+
+TEST(Policy, APairSaysARankOfBothHalves) {
+  std::vector<WorkerSnapshot> all;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    for (const WorkerRole role : {WorkerRole::kPrefill, WorkerRole::kDecode}) {
+      all.push_back(worker(role == WorkerRole::kPrefill ? 0 : 1, role));
+      all.back().rank = rank;
+      all.back().key += static_cast<uint64_t>(rank);
+      all.back().running = rank == 1 ? 0 : 50;
+      all.back().queued_tokens = rank == 1 ? 0 : 50'000;
+    }
+  }
+  for (const PolicyKind kind : {PolicyKind::kAuto, PolicyKind::kAffinity, PolicyKind::kCache}) {
+    PolicyOptions options;
+    options.kind = kind;
+    const auto placement = choose_placement(all, request(1000), options);
+    EXPECT_EQ(placement.prefill_rank, 1) << policy_name(kind);
+    EXPECT_EQ(placement.answer_rank, 1) << policy_name(kind);
+    EXPECT_EQ(choose_decode(all, request(1000), options, 0).answer_rank, 1) << policy_name(kind);
+  }
 }
 
 TEST(Policy, PairsAreMadeOnlyWithinAGroup) {
@@ -224,11 +262,11 @@ TEST(Policy, PairsAreMadeOnlyWithinAGroup) {
       const auto placement = choose_placement(all, ask, options);
       ASSERT_TRUE(placement.found()) << name;
       EXPECT_EQ(placement.answer, placement.prefill + 2) << name;
-      EXPECT_EQ(choose_decode(all, ask, options, 1), 3U) << name;
+      EXPECT_EQ(choose_decode(all, ask, options, 1).answer, 3U) << name;
       auto lost = all;
       lost[2].available = false;  // group 0 has no decode worker any more
       EXPECT_EQ(choose_placement(lost, ask, options).prefill, 1U) << name;
-      EXPECT_EQ(choose_decode(lost, ask, options, 0), kNoWorker) << name;
+      EXPECT_EQ(choose_decode(lost, ask, options, 0).answer, kNoWorker) << name;
     }
   }
 }

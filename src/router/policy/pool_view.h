@@ -97,8 +97,24 @@ class PoolView {
   double mean_rate_ = 0;
 };
 
+inline Placement placed_alone(const PoolView& pool, const WorkerSnapshot& worker, double seconds) {
+  return {.answer = worker.id,
+          .expected_cached = pool.cached(worker),
+          .seconds = seconds,
+          .answer_rank = worker.rank};
+}
+inline Placement placed_pair(const PoolView& pool, const WorkerSnapshot& prefill,
+                             const WorkerSnapshot& answer, double seconds) {
+  return {.prefill = prefill.id,
+          .answer = answer.id,
+          .expected_cached = pool.cached(prefill),
+          .seconds = seconds,
+          .prefill_rank = prefill.rank,
+          .answer_rank = answer.rank};
+}
+
 // The policies that compare no costs (every kind but kAuto).
 Placement place_simply(const PoolView& pool);
-WorkerId choose_decode_simply(const PoolView& pool, uint32_t group, bool any_group);
+Placement choose_decode_simply(const PoolView& pool, uint32_t group, bool any_group);
 
 }  // namespace tandem::router

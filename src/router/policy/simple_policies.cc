@@ -89,16 +89,15 @@ Placement place_simply(const PoolView& pool) {
   }
   const WorkerSnapshot* const first = select(pool, from, 0);
   if (first == nullptr) return {};
-  if (alone || first->role != WorkerRole::kPrefill)
-    return {kNoWorker, first->id, false, pool.cached(*first), 0};
+  if (alone || first->role != WorkerRole::kPrefill) return placed_alone(pool, *first, 0);
   const WorkerSnapshot* const decode =
       select(pool, decode_workers(pool, first->group, /*any_group=*/false), 1);
-  return {first->id, decode->id, false, pool.cached(*first), 0};
+  return placed_pair(pool, *first, *decode, 0);
 }
 
-WorkerId choose_decode_simply(const PoolView& pool, uint32_t group, bool any_group) {
+Placement choose_decode_simply(const PoolView& pool, uint32_t group, bool any_group) {
   const WorkerSnapshot* const decode = select(pool, decode_workers(pool, group, any_group), 1);
-  return decode == nullptr ? kNoWorker : decode->id;
+  return decode == nullptr ? Placement() : placed_alone(pool, *decode, 0);
 }
 
 }  // namespace tandem::router

@@ -14,6 +14,8 @@ enum class WorkerRole : uint8_t { kPrefill, kDecode, kUnified };
 using WorkerId = uint32_t;
 inline constexpr WorkerId kNoWorker = std::numeric_limits<WorkerId>::max();
 
+// One device that takes requests: a worker, or one of its data-parallel ranks, each of which has a
+// queue and a cache of its own.
 struct WorkerSnapshot {
   WorkerId id = kNoWorker;
   WorkerRole role = WorkerRole::kUnified;
@@ -21,8 +23,9 @@ struct WorkerSnapshot {
   // A prefill and a decode worker are paired only within one group: the router gives every
   // (connector, group name) a small number of its own, 0, 1, 2, ...
   uint32_t group = 0;
-  uint64_t key = 0;            // stable across routers and restarts: a digest of the worker's URL
-  double prefill_rate = 2000;  // tokens per second, measured
+  // Stable across routers and restarts: a digest of the worker's URL and of the rank.
+  uint64_t key = 0;
+  double prefill_rate = 2000;         // tokens per second, measured
   double decode_step_seconds = 0.02;  // one step with one sequence
   // KV tokens per second that it can fetch from where `fetch_blocks` are, or from its pair's
   // prefill; 0: PolicyOptions::transfer_rate.
@@ -40,6 +43,7 @@ struct WorkerSnapshot {
   // Leading blocks that it could hold after a fetch from a peer or a slower tier; those beyond
   // prefix_blocks cost their bytes instead of their computation.
   int32_t fetch_blocks = 0;
+  int32_t rank = 0;
 };
 
 struct PlacementRequest {
@@ -58,6 +62,8 @@ struct Placement {
   bool local_prefill = false;    // a decode worker that skips prefill because it holds the prefix
   int32_t expected_cached = 0;   // prompt tokens expected in the prefilling worker's cache
   double seconds = 0;            // expected cost
+  int32_t prefill_rank = 0;
+  int32_t answer_rank = 0;
   bool found() const { return answer != kNoWorker; }
 };
 

@@ -117,13 +117,13 @@ void clear_a_worker(benchmark::State& state) {
     PrefixHolders holders({.max_bytes = size_t{64} << 20}, 1);
     holders.describe(0, "m", false);
     const TimePoint now = std::chrono::steady_clock::now();
-    holders.believe(0, chain(1, 100'000), now);
+    holders.believe(0, 0, chain(1, 100'000), now);
     const PromptKeys prompt{16, chain(2, kPrompt)};
     std::atomic<bool> done = false;
     std::thread looks([&] {
       while (!done) {
         const TimePoint begin = std::chrono::steady_clock::now();
-        benchmark::DoNotOptimize(holders.match(std::span(&prompt, 1), 1, begin));
+        benchmark::DoNotOptimize(holders.match(std::span(&prompt, 1), begin));
         longest = std::max(longest, to_seconds(std::chrono::steady_clock::now() - begin) * 1e6);
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       }

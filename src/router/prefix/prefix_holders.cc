@@ -28,24 +28,27 @@ PrefixHolders::Known& PrefixHolders::known(Worker worker) {
   auto& made = workers_[worker];
   if (made == nullptr) {
     made = std::make_unique<Known>();
-    made->group = new_group(worker);
   }
   return *made;
 }
 
-uint32_t PrefixHolders::new_group(Worker worker) {
-  groups_.push_back(worker);
-  return static_cast<uint32_t>(groups_.size() - 1);
+uint32_t PrefixHolders::group_of(Worker worker, int32_t rank) {
+  Known& it = known(worker);
+  if (rank < 0 || rank >= it.ranks) rank = 0;
+  const auto [at, fresh] = it.groups.try_emplace(rank, static_cast<uint32_t>(groups_.size()));
+  if (fresh) groups_.push_back({.worker = worker, .rank = rank});
+  return at->second;
 }
 
-void PrefixHolders::describe(Worker worker, const std::string& model, bool events) {
+void PrefixHolders::describe(Worker worker, const std::string& model, bool events, int32_t ranks) {
   const std::lock_guard lock(mutex_);
   Known& it = known(worker);
-  if (it.described && it.model == model && it.events == events) return;
+  if (it.described && it.model == model && it.events == events && it.ranks == ranks) return;
   if (it.described) drop_caches(it);
   it.described = true;
   it.model = model;
   it.events = events;
+  it.ranks = ranks;
   it.block_tokens = 0;
 }
 
@@ -61,10 +64,14 @@ void PrefixHolders::retire(std::optional<LaneId>& lane) {
 
 void PrefixHolders::drop_caches(Known& worker) {
   for (auto& [key, cache] : worker.caches) clear(cache);
-  retire(worker.expected);
-  retire(worker.believed);
-  retire(worker.believed_before);
-  ++worker.epoch;
+  worker.caches.clear();
+  for (const auto& [rank, number] : worker.groups) {
+    Group& group = groups_[number];
+    retire(group.expected);
+    retire(group.believed);
+    retire(group.believed_before);
+    ++group.epoch;
+  }
 }
 
 void PrefixHolders::clear(Cache& cache) {
@@ -105,7 +112,7 @@ std::vector<int32_t> PrefixHolders::block_sizes(const std::string& model) const 
 PrefixHolders::Cache& PrefixHolders::cache_of(Worker worker, uint32_t stream, int32_t rank) {
   Known& it = known(worker);
   const auto [at, fresh] = it.caches.try_emplace({stream, rank});
-  if (fresh) at->second.group = it.caches.size() == 1 ? it.group : new_group(worker);
+  if (fresh) at->second.group = group_of(worker, rank);
   return at->second;
 }
 
@@ -236,41 +243,41 @@ void PrefixHolders::apply(Worker worker, uint32_t stream, const protocol::KvEven
 
 // --- what the router itself expects
 
-std::optional<LaneId> PrefixHolders::own_lane(std::optional<LaneId>& lane, const Known& worker) {
-  if (!lane) lane = index_.add_lane(worker.group, options_.device);
+std::optional<LaneId> PrefixHolders::own_lane(std::optional<LaneId>& lane, uint32_t group) {
+  if (!lane) lane = index_.add_lane(group, options_.device);
   return lane;
 }
 
-void PrefixHolders::expect(Worker worker, std::span<const BlockKey> chain, size_t held,
-                           Duration time, TimePoint now) {
+void PrefixHolders::expect(Worker worker, int32_t rank, std::span<const BlockKey> chain,
+                           size_t held, Duration time, TimePoint now) {
   for (size_t begin = 0; begin < chain.size(); begin += kPortion) {
     give_way();
     const std::lock_guard lock(mutex_);
-    Known& it = known(worker);
-    const auto lane = own_lane(it.expected, it);
+    const uint32_t number = group_of(worker, rank);
+    Group& group = groups_[number];
+    const auto lane = own_lane(group.expected, number);
     if (!lane) return;
-    // Other ranks' caches are other groups: there the whole chain must be expected.
-    const size_t from = it.caches.size() > 1 ? 0 : held;
     const auto portion = chain.subspan(begin, std::min(kPortion, chain.size() - begin));
     index_.prefetch(*lane, portion);
     index_.touch(portion);
     for (size_t i = 0; i < portion.size(); ++i) {
-      if (begin + i < from) continue;
+      if (begin + i < held) continue;
       (void)index_.insert(*lane, portion[i], portion[i]);
       if (expectations_.size() >= max_expected_) expire(TimePoint::max(), 1);
-      expectations_.push_back({now + time, portion[i], worker, it.epoch});
+      expectations_.push_back({now + time, portion[i], number, group.epoch});
     }
     expire(now, kPortion);
   }
 }
 
-void PrefixHolders::believe(Worker worker, std::span<const BlockKey> chain, TimePoint now) {
+void PrefixHolders::believe(Worker worker, int32_t rank, std::span<const BlockKey> chain,
+                            TimePoint now) {
   for (size_t begin = 0; begin < chain.size(); begin += kPortion) {
     give_way();
     const std::lock_guard lock(mutex_);
     if (begin == 0) turn_beliefs(now);
-    Known& it = known(worker);
-    const auto lane = own_lane(it.believed, it);
+    const uint32_t number = group_of(worker, rank);
+    const auto lane = own_lane(groups_[number].believed, number);
     if (!lane) return;
     const auto portion = chain.subspan(begin, std::min(kPortion, chain.size() - begin));
     index_.prefetch(*lane, portion);
@@ -285,9 +292,9 @@ void PrefixHolders::expire(TimePoint now, size_t most) {
   for (size_t i = 0; i < most && !expectations_.empty(); ++i) {
     const Expectation& first = expectations_.front();
     if (first.until > now) return;
-    const Known& worker = *workers_[first.worker];
-    if (worker.expected && worker.epoch == first.epoch)
-      (void)index_.remove(*worker.expected, first.key);
+    const Group& group = groups_[first.group];
+    if (group.expected && group.epoch == first.epoch)
+      (void)index_.remove(*group.expected, first.key);
     expectations_.pop_front();
   }
 }
@@ -297,10 +304,9 @@ void PrefixHolders::turn_beliefs(TimePoint now) {
   if (turned_ == TimePoint{}) turned_ = now;
   if (now - turned_ < options_.believed) return;
   turned_ = now;
-  for (const auto& worker : workers_) {
-    if (worker == nullptr) continue;
-    retire(worker->believed_before);
-    worker->believed_before = std::exchange(worker->believed, std::nullopt);
+  for (Group& group : groups_) {
+    retire(group.believed_before);
+    group.believed_before = std::exchange(group.believed, std::nullopt);
   }
 }
 
@@ -315,9 +321,8 @@ void PrefixHolders::tend(TimePoint now) {
   }
 }
 
-std::vector<HeldPrefix> PrefixHolders::match(std::span<const PromptKeys> prompts, size_t workers,
-                                             TimePoint now) {
-  std::vector<HeldPrefix> held(workers);
+std::vector<HeldPrefix> PrefixHolders::match(std::span<const PromptKeys> prompts, TimePoint now) {
+  std::vector<HeldPrefix> held;
   looking_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   looking_.fetch_sub(1, std::memory_order_relaxed);
@@ -325,13 +330,17 @@ std::vector<HeldPrefix> PrefixHolders::match(std::span<const PromptKeys> prompts
   for (const PromptKeys& prompt : prompts) {
     if (prompt.keys.empty()) continue;
     for (const BlockIndex::Held& one : index_.match(prompt.keys)) {
-      const Worker worker = groups_[one.group];
-      if (worker >= workers) continue;
-      HeldPrefix& best = held[worker];
-      const float credit = one.credit * static_cast<float>(prompt.block_tokens);
-      if (credit <= best.credit) continue;
-      best.credit = credit;
-      best.tokens = one.blocks * prompt.block_tokens;
+      const Group& group = groups_[one.group];
+      const HeldPrefix here{group.worker, group.rank, one.blocks * prompt.block_tokens,
+                            one.credit * static_cast<float>(prompt.block_tokens)};
+      const auto same = std::ranges::find_if(held, [&](const HeldPrefix& other) {
+        return other.worker == here.worker && other.rank == here.rank;
+      });
+      if (same == held.end()) {
+        held.push_back(here);
+      } else if (here.credit > same->credit) {
+        *same = here;
+      }
     }
   }
   return held;

@@ -9,6 +9,7 @@
 // who looks something up goes first. Time is an argument. Bounded by bytes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -28,6 +29,14 @@
 
 namespace tandem::router {
 
+// Events tell of a block so long after it was computed, at the latest.
+inline constexpr Duration kEventTime = std::chrono::seconds(2);
+// How long a prompt that was sent somewhere is expected to be held there, before anything tells of
+// it: beyond the seconds that the policy expects it to cost.
+inline Duration expected_time(double seconds) {
+  return kEventTime + from_seconds(std::clamp(seconds, 0.0, 60.0));
+}
+
 struct HolderOptions {
   size_t max_bytes = size_t{256} << 20;  // of all; an eighth is for expectations
   // What a block counts for, by where its copy is.
@@ -46,7 +55,10 @@ struct PromptKeys {
   bool of_bytes = false;  // no event tells of them
 };
 
+// What one data-parallel rank of a worker holds of a prompt.
 struct HeldPrefix {
+  uint32_t worker = 0;
+  int32_t rank = 0;
   int32_t tokens = 0;
   float credit = 0;  // tokens, weighted by tier
 };
@@ -58,9 +70,10 @@ class PrefixHolders {
 
   const PrefixHasher& hasher() const { return hasher_; }
 
-  // The worker serves this model. `events`: it tells what it holds. A change of either forgets what
-  // was known of it.
-  void describe(Worker worker, const std::string& model, bool events);
+  // The worker serves this model. `events`: it tells what it holds. `ranks`: its data-parallel
+  // ranks; each is looked up apart, and numbers beyond count as rank 0. A change of any forgets
+  // what was known of it.
+  void describe(Worker worker, const std::string& model, bool events, int32_t ranks = 1);
   void forget(Worker worker);  // its memory is gone
   bool tells(Worker worker) const;
 
@@ -72,14 +85,14 @@ class PrefixHolders {
   // Those of all workers of the model, ascending; also while none is there.
   std::vector<int32_t> block_sizes(const std::string& model) const;
 
-  // The worker is about to hold these blocks, a chain from its root: they count for `time`. `held`:
-  // leading ones that are known already.
-  void expect(Worker worker, std::span<const BlockKey> chain, size_t held, Duration time,
-              TimePoint now);
+  // That rank of the worker is about to hold these blocks, a chain from its root: they count for
+  // `time`. `held`: leading ones that are known already.
+  void expect(Worker worker, int32_t rank, std::span<const BlockKey> chain, size_t held,
+              Duration time, TimePoint now);
   // It holds them, and no event will tell of it.
-  void believe(Worker worker, std::span<const BlockKey> chain, TimePoint now);
-  // By worker, for ids below `workers`.
-  std::vector<HeldPrefix> match(std::span<const PromptKeys> prompts, size_t workers, TimePoint now);
+  void believe(Worker worker, int32_t rank, std::span<const BlockKey> chain, TimePoint now);
+  // In no order; who holds nothing is left out.
+  std::vector<HeldPrefix> match(std::span<const PromptKeys> prompts, TimePoint now);
   // What was not confirmed or renewed goes, and the entries of what was forgotten. Takes its time:
   // where nothing waits for it, every second or so and after forget(), reset() and describe().
   void tend(TimePoint now);
@@ -105,30 +118,36 @@ class PrefixHolders {
     std::array<std::optional<LaneId>, 3> lanes;  // by EventMedium
     std::optional<int64_t> layers;               // the group of layers that counts
   };
+  // A rank: what it tells, in any stream, and what is expected of it are looked up together.
+  struct Group {
+    Worker worker = 0;
+    int32_t rank = 0;
+    std::optional<LaneId> expected = {};
+    std::optional<LaneId> believed = {};
+    std::optional<LaneId> believed_before = {};
+    uint32_t epoch = 0;  // of `expected`
+  };
   struct Known {
     std::string model;
     bool events = false;
     bool described = false;
-    uint32_t group = 0;  // of its first cache, and of what is expected
-    std::optional<LaneId> expected;
-    std::optional<LaneId> believed;
-    std::optional<LaneId> believed_before;
-    uint32_t epoch = 0;  // of `expected`
+    int32_t ranks = 1;
+    std::map<int32_t, uint32_t> groups;  // by rank
     int32_t block_tokens = 0;
     std::map<std::pair<uint32_t, int32_t>, Cache> caches;  // by stream, rank
   };
   struct Expectation {
     TimePoint until;
     BlockKey key;
-    Worker worker;
+    uint32_t group;
     uint32_t epoch;
   };
 
   Known& known(Worker worker);
-  uint32_t new_group(Worker worker);
+  uint32_t group_of(Worker worker, int32_t rank);
   Cache& cache_of(Worker worker, uint32_t stream, int32_t rank);
   std::optional<LaneId> lane_of(Cache& cache, protocol::EventMedium medium);
-  std::optional<LaneId> own_lane(std::optional<LaneId>& lane, const Known& worker);
+  std::optional<LaneId> own_lane(std::optional<LaneId>& lane, uint32_t group);
   void drop_caches(Known& worker);
   void clear(Cache& cache);
   void retire(std::optional<LaneId>& lane);
@@ -147,7 +166,7 @@ class PrefixHolders {
   mutable std::mutex mutex_;      // everything below
   BlockIndex index_;
   std::vector<std::unique_ptr<Known>> workers_;
-  std::vector<Worker> groups_;                               // whose each group is
+  std::vector<Group> groups_;                                // by the index's numbers
   std::deque<Expectation> expectations_;                     // about in the order of their ends
   std::map<std::string, std::vector<int32_t>> block_sizes_;  // by model
   TimePoint turned_{};                                       // when beliefs grew old

@@ -1,5 +1,6 @@
 #include "router/prefix/prefix_holders.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -61,9 +62,9 @@ class Holders : public ::testing::Test {
     return {kBlock, PrefixHasher::of_tokens(root, ids, kBlock, protocol::extra_of_salt(salt))};
   }
   std::vector<int32_t> held(const PromptKeys& prompt, TimePoint now = kStart) {
-    std::vector<int32_t> out;
-    for (const HeldPrefix& one : holders.match(std::span(&prompt, 1), 3, now))
-      out.push_back(one.tokens);
+    std::vector<int32_t> out(3);
+    for (const HeldPrefix& one : holders.match(std::span(&prompt, 1), now))
+      out[one.worker] = std::max(out[one.worker], one.tokens);
     return out;
   }
 
@@ -111,22 +112,53 @@ TEST_F(Holders, RanksKeepTheirBlocksApart) {
   EXPECT_EQ(held(keys(text))[0], 0);
 }
 
+TEST_F(Holders, WhatARankHoldsIsFoundAsThatRanks) {
+  holders.describe(1, "m", true, 2);
+  holders.describe(2, "m", false, 2);
+  const auto text = tokens(1, 4);
+  const PromptKeys prompt = keys(text);
+  const auto of = [&](uint32_t worker, int32_t rank) {
+    for (const HeldPrefix& one : holders.match(std::span(&prompt, 1), kStart)) {
+      if (one.worker == worker && one.rank == rank) return one.tokens;
+    }
+    return 0;
+  };
+  tell(1, {stored({1, 2, 3, 4}, text)}, 1, 7);
+  tell(1, {stored({1}, std::span(text).first(4))}, 0, 6);
+  EXPECT_EQ(of(1, 0), 4);
+  EXPECT_EQ(of(1, 1), 16);
+  // What is expected of a rank goes on from what that rank holds.
+  holders.expect(1, 0, prompt.keys, 1, std::chrono::seconds(2), kStart);
+  EXPECT_EQ(of(1, 0), 16);
+  holders.reset(1, 7);
+  EXPECT_EQ(of(1, 1), 0);
+  // Without events the same.
+  holders.believe(2, 1, prompt.keys, kStart);
+  EXPECT_EQ(of(2, 1), 16);
+  EXPECT_EQ(of(2, 0), 0);
+  // A rank of which nobody was told counts as the first, and so does one of a worker of one rank.
+  tell(2, {stored({1, 2}, std::span(text).first(8))}, 5);
+  EXPECT_EQ(of(2, 0), 8);
+  holders.forget(2);
+  EXPECT_EQ(of(2, 0) + of(2, 1), 0);
+}
+
 TEST_F(Holders, TiersCountForLess) {
   const auto text = tokens(1, 4);
   auto on_host = stored({1, 2, 3, 4}, text);
   on_host.medium = EventMedium::kHost;
   tell(0, {stored({1, 2}, std::span(text).first(8)), on_host});
   const PromptKeys prompt = keys(text);
-  auto found = holders.match(std::span(&prompt, 1), 1, kStart);
+  auto found = holders.match(std::span(&prompt, 1), kStart);
   EXPECT_EQ(found[0].tokens, 16);
   EXPECT_FLOAT_EQ(found[0].credit, 8 + 8 * 0.75F);
   tell(0, {removed({1, 2})});  // demoted
-  EXPECT_FLOAT_EQ(holders.match(std::span(&prompt, 1), 1, kStart)[0].credit, 16 * 0.75F);
+  EXPECT_FLOAT_EQ(holders.match(std::span(&prompt, 1), kStart)[0].credit, 16 * 0.75F);
   // An engine that only names the copy.
   auto named = stored({3}, {});
   named.medium = EventMedium::kStorage;
   tell(0, {named, removed({3}, EventMedium::kHost)});
-  EXPECT_FLOAT_EQ(holders.match(std::span(&prompt, 1), 1, kStart)[0].credit,
+  EXPECT_FLOAT_EQ(holders.match(std::span(&prompt, 1), kStart)[0].credit,
                   8 * 0.75F + 4 * 0.25F + 4 * 0.75F);
 }
 
@@ -164,7 +196,7 @@ TEST_F(Holders, AnExpectationHoldsUntilItIsConfirmedOrExpires) {
   const auto text = tokens(1, 6);
   const PromptKeys prompt = keys(text);
   tell(0, {stored({1, 2}, std::span(text).first(8))});
-  holders.expect(0, prompt.keys, 2, std::chrono::seconds(2), kStart);
+  holders.expect(0, 0, prompt.keys, 2, std::chrono::seconds(2), kStart);
   EXPECT_EQ(held(prompt)[0], 24);
   EXPECT_EQ(holders.counts().expected, 4U);
   tell(0, {stored({3, 4}, std::span(text).subspan(8, 8), 2)});
@@ -172,8 +204,8 @@ TEST_F(Holders, AnExpectationHoldsUntilItIsConfirmedOrExpires) {
   EXPECT_EQ(held(prompt, later)[0], 16) << "what came stays, what did not goes";
   EXPECT_EQ(holders.counts().expected, 0U);
   // Expected twice: until the later moment.
-  holders.expect(0, prompt.keys, 4, std::chrono::seconds(2), later);
-  holders.expect(0, prompt.keys, 4, std::chrono::seconds(5), later);
+  holders.expect(0, 0, prompt.keys, 4, std::chrono::seconds(2), later);
+  holders.expect(0, 0, prompt.keys, 4, std::chrono::seconds(5), later);
   EXPECT_EQ(held(prompt, later + std::chrono::seconds(3))[0], 24);
   EXPECT_EQ(held(prompt, later + std::chrono::seconds(6))[0], 16);
 }
@@ -182,16 +214,16 @@ TEST_F(Holders, AWorkerWithoutEventsIsBelievedWhatItAnsweredUntilNobodyAsksForIt
   const PromptKeys prompt = keys(tokens(1, 6));
   const PromptKeys other = keys(tokens(2, 6));
   const TimePoint begin = kStart + std::chrono::hours(1);
-  holders.expect(2, prompt.keys, 0, std::chrono::seconds(2), begin);
+  holders.expect(2, 0, prompt.keys, 0, std::chrono::seconds(2), begin);
   EXPECT_EQ(held(prompt, begin)[2], 24);
   EXPECT_EQ(held(prompt, begin + std::chrono::seconds(3))[2], 0) << "no answer came";
-  holders.believe(2, prompt.keys, begin);
-  holders.believe(2, other.keys, begin);
+  holders.believe(2, 0, prompt.keys, begin);
+  holders.believe(2, 0, other.keys, begin);
   const auto at = [&](int minutes) { return begin + std::chrono::minutes(minutes); };
   EXPECT_EQ(held(prompt, at(29))[2], 24);
   holders.tend(at(31));
   EXPECT_EQ(held(prompt, at(31))[2], 24);
-  holders.believe(2, prompt.keys, at(40));  // renewed
+  holders.believe(2, 0, prompt.keys, at(40));  // renewed
   holders.tend(at(62));
   EXPECT_EQ(held(prompt, at(62))[2], 24);
   EXPECT_EQ(held(other, at(62))[2], 0);
@@ -211,8 +243,8 @@ TEST_F(Holders, AllOfItStaysWithinItsBytes) {
   for (int i = 0; i < 300; ++i) {
     const auto ids = tokens(i, 200);
     const auto chain = PrefixHasher::of_tokens(root, ids, kBlock);
-    small.expect(0, chain, 0, std::chrono::hours(1), kStart);
-    small.believe(1, chain, kStart);
+    small.expect(0, 0, chain, 0, std::chrono::hours(1), kStart);
+    small.believe(1, 0, chain, kStart);
     KvEventBatch batch;
     std::vector<uint64_t> names(200);
     std::iota(names.begin(), names.end(), i * 1000);
@@ -224,7 +256,7 @@ TEST_F(Holders, AllOfItStaysWithinItsBytes) {
   EXPECT_GT(small.counts().expected, 5000U);
   const auto last = PrefixHasher::of_tokens(root, tokens(299, 200), kBlock);
   const PromptKeys prompt{kBlock, last};
-  EXPECT_EQ(small.match(std::span(&prompt, 1), 1, kStart)[0].tokens, 800);
+  EXPECT_EQ(small.match(std::span(&prompt, 1), kStart)[0].tokens, 800);
 }
 
 TEST_F(Holders, ForgettingAWorkerForgetsNobodyElse) {
@@ -232,7 +264,7 @@ TEST_F(Holders, ForgettingAWorkerForgetsNobodyElse) {
   const PromptKeys prompt = keys(text);
   tell(0, {stored({1, 2, 3, 4}, text)}, {}, 0);
   tell(1, {stored({1, 2, 3, 4}, text)}, {}, 3);
-  holders.expect(0, prompt.keys, 0, std::chrono::seconds(9), kStart);
+  holders.expect(0, 0, prompt.keys, 0, std::chrono::seconds(9), kStart);
   holders.forget(0);
   EXPECT_EQ(held(prompt), (std::vector<int32_t>{0, 16, 0}));
   holders.reset(1, 0);
@@ -251,7 +283,7 @@ TEST_F(Holders, AnotherBlockSizeIsAnotherKindOfKey) {
   const BlockKey root = holders.hasher().root("m", "", 2 * kBlock);
   const std::vector<PromptKeys> both = {
       keys(text), {2 * kBlock, PrefixHasher::of_tokens(root, text, 2 * kBlock)}};
-  const auto found = holders.match(both, 3, kStart);
+  const auto found = holders.match(both, kStart);
   EXPECT_EQ(found[1].tokens, 32);
   EXPECT_EQ(found[0].tokens, 0);
 }
@@ -261,7 +293,7 @@ TEST_F(Holders, BytesStandInWhereThereAreNoTokens) {
   text += "the end of one";
   const BlockKey root = holders.hasher().root("m", "bytes", 64);
   const PromptKeys one{16, PrefixHasher::of_bytes(root, text, 64)};
-  holders.believe(2, one.keys, kStart);
+  holders.believe(2, 0, one.keys, kStart);
   EXPECT_EQ(held(one)[2], static_cast<int32_t>(one.keys.size()) * 16);
   std::string other = text;
   other[500] = 'b';
