@@ -239,11 +239,11 @@ net::asio::awaitable<void> RequestRun::finish_stream(LegRun& leg, const net::Cli
   learn_from_answer(leg);
   const double step_time = to_seconds(now() - first_byte_);
   if (summary_.completion_tokens >= 8) {
-    const int32_t rank = placement_.answer_rank;
-    const Load& load = core_->ledger.of(leg.dispatch.worker, static_cast<uint32_t>(rank));
+    const Load& load =
+        core_->ledger.of(leg.dispatch.worker, static_cast<uint32_t>(placement_.answer_rank));
     const double crowd = 1 + (load.running - 1) * core_->options.policy.crowding;
     core_->registry.measured_step(
-        leg.dispatch.worker, rank,
+        leg.dispatch.worker,
         step_time / static_cast<double>(summary_.completion_tokens - 1) / crowd);
   }
   if (leg.error_seen) {

@@ -17,6 +17,13 @@ double smooth(double old, double fresh) { return old + 0.2 * (fresh - old); }
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
+template <typename Value>
+Value& of_rank(std::vector<Value>& all, int32_t rank) {
+  const auto place = static_cast<size_t>(rank);
+  if (place >= all.size()) all.resize(place + 1);
+  return all[place];
+}
+
 }  // namespace
 
 const char* role_name(WorkerRole role) {
@@ -320,15 +327,8 @@ int32_t WorkerRegistry::ranks(WorkerId id) const {
   return connector(id).picks_rank ? std::max(1, engine(id).dp_size) : 1;
 }
 
-WorkerRegistry::Rank& WorkerRegistry::rank_of(WorkerId id, int32_t rank) {
-  std::vector<Rank>& all = workers_[id]->ranks;
-  if (static_cast<size_t>(rank) >= all.size()) all.resize(static_cast<size_t>(rank) + 1);
-  return all[static_cast<size_t>(rank)];
-}
-
 void WorkerRegistry::snapshots(const ServedModel& model, std::span<const HeldPrefix> held,
                                int32_t block_tokens, std::vector<WorkerSnapshot>& out) const {
-  static const Rank kUnmeasured;
   out.clear();
   const TimePoint at = now();
   bool some[3] = {false, false, false};
@@ -342,16 +342,16 @@ void WorkerRegistry::snapshots(const ServedModel& model, std::span<const HeldPre
     snapshot.available = up(id) && !worker.silent && !worker.draining && worker.open_until <= at;
     some[static_cast<size_t>(snapshot.role)] |= snapshot.available;
     snapshot.capacity_tokens = worker.info.token_capacity;
+    snapshot.prefill_rate = PrefillRate::shared(worker.prefill_rates);
+    snapshot.decode_step_seconds = worker.step_seconds;
     const int32_t count = ranks(id);
     for (int32_t number = 0; number < count; ++number) {
       const auto place = static_cast<size_t>(number);
-      const Rank& rank = place < worker.ranks.size() ? worker.ranks[place] : kUnmeasured;
       const Load& load = ledger_.of(id, static_cast<uint32_t>(number));
       snapshot.rank = number;
       snapshot.key = number == 0 ? worker.key : mix64(worker.key + place);
-      snapshot.prefill_rate = rank.prefill_rate.tokens_per_second();
-      snapshot.decode_step_seconds = rank.step_seconds;
-      snapshot.recent_tokens = rank.recent_tokens.at(at);
+      snapshot.recent_tokens =
+          place < worker.recent_tokens.size() ? worker.recent_tokens[place].at(at) : 0;
       snapshot.queued_tokens = load.queued_tokens;
       snapshot.running = static_cast<int32_t>(
           std::min<int64_t>(load.running + worker.others_requests / count, 1 << 30));
@@ -405,15 +405,15 @@ void WorkerRegistry::succeeded(WorkerId id) {
 }
 
 void WorkerRegistry::measured_prefill(WorkerId id, int32_t rank, TimePoint sent, int64_t tokens) {
-  rank_of(id, rank).prefill_rate.computed(sent, now(), tokens);
+  of_rank(workers_[id]->prefill_rates, rank).computed(sent, now(), tokens);
 }
 
 void WorkerRegistry::placed(WorkerId id, int32_t rank, int64_t tokens) {
-  rank_of(id, rank).recent_tokens.add(static_cast<double>(tokens), now());
+  of_rank(workers_[id]->recent_tokens, rank).add(static_cast<double>(tokens), now());
 }
 
-void WorkerRegistry::measured_step(WorkerId id, int32_t rank, double seconds) {
-  double& step = rank_of(id, rank).step_seconds;
+void WorkerRegistry::measured_step(WorkerId id, double seconds) {
+  double& step = workers_[id]->step_seconds;
   step = smooth(step, std::clamp(seconds, 1e-5, 10.0));
 }
 

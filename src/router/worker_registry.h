@@ -173,18 +173,13 @@ class WorkerRegistry {
   void measured_prefill(WorkerId worker, int32_t rank, TimePoint sent, int64_t tokens);
   // A request was placed there: prompt and expected answer.
   void placed(WorkerId worker, int32_t rank, int64_t tokens);
-  void measured_step(WorkerId worker, int32_t rank, double seconds);
+  void measured_step(WorkerId worker, double seconds);
   // Prefill's answer says who that rank is. True: another process than the one that was known.
   bool identity_seen(WorkerId worker, int32_t rank, const PrefillIdentity& identity);
   // Asks again who a prefill is: it may be another process by now. Bounded.
   net::asio::awaitable<void> relearn(WorkerId worker);
 
  private:
-  struct Rank {
-    PrefillRate prefill_rate;
-    RecentTokens recent_tokens;
-    double step_seconds = 0.02;
-  };
   struct Worker {
     explicit Worker(net::Reactor& reactor) : poke(reactor) {}
     WorkerAddress address;
@@ -207,8 +202,11 @@ class WorkerRegistry {
     TimePoint relearn_at;
     size_t load_path = 0;         // of load_paths(); beyond the last: it does not say
     int64_t others_requests = 0;  // reported, less ours at that moment
-    std::vector<Rank> ranks;      // as many as were asked for
-    std::string complaint;        // logged once
+    // By rank, as many as were used.
+    std::vector<PrefillRate> prefill_rates;
+    std::vector<RecentTokens> recent_tokens;
+    double step_seconds = 0.02;
+    std::string complaint;  // logged once
     net::Event poke;
   };
 
@@ -234,7 +232,6 @@ class WorkerRegistry {
   void not_answered(WorkerId id, const Error& error);
   void restarted(WorkerId id);
   static void keep_identity(Worker& worker, int32_t rank, const PrefillIdentity& identity);
-  Rank& rank_of(WorkerId id, int32_t rank);
   void forget_unserved_models();
   bool in_use(const ServedModel& model, WorkerId except) const;
   void set_state(WorkerId id, State state, const std::string& why);

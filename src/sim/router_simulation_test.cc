@@ -265,7 +265,7 @@ TEST(RouterSimulation, AFleetWithoutAPairInEveryGroupIsRefused) {
   RouterSetup setup;
   setup.unified = 0;
   EXPECT_FALSE(simulate_router(*traffic, setup, {}));
-  setup.unified = 65;
+  setup.unified = kMostSimulatedWorkers + 1;
   EXPECT_FALSE(simulate_router(*traffic, setup, {}));
 }
 

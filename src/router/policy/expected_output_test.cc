@@ -1,5 +1,7 @@
 #include "router/policy/expected_output.h"
 
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "router/policy/prefill_rate.h"
@@ -52,6 +54,16 @@ TEST(ExpectedOutput, HostileCountsStayInRange) {
   EXPECT_GT(learned.expect(1, 9, 0), 0);
   for (int i = 0; i < 100; ++i) learned.observe(2, 9, -5);
   EXPECT_EQ(learned.expect(2, 9, 0), 1);
+}
+
+TEST(PrefillRate, OneRanksMeasurementIsWhatTheOthersAreExpectedToDo) {
+  std::vector<PrefillRate> ranks;
+  EXPECT_DOUBLE_EQ(PrefillRate::shared(ranks), PrefillRate().tokens_per_second());
+  ranks.resize(2);
+  TimePoint now{};
+  for (int i = 0; i < 50; ++i, now += std::chrono::seconds(1))
+    ranks[1].computed(now, now + std::chrono::milliseconds(500), 4000);
+  EXPECT_NEAR(PrefillRate::shared(ranks), 8000, 200);
 }
 
 TEST(PrefillRate, IsTheRateWhateverTheQueueTheLengthsAndTheBatches) {

@@ -24,11 +24,23 @@ class PrefillRate {
     tokens_ = tokens_ * keep + static_cast<double>(std::max<int64_t>(tokens, 0));
     seconds_ = seconds_ * keep + seconds;
   }
-  double tokens_per_second() const {
-    return std::clamp(tokens_ / std::max(seconds_, 1e-9), 1.0, 1e7);
+  double tokens_per_second() const { return rate(tokens_, seconds_); }
+  // Of several alike, each with a queue of its own: what one of them is expected to do.
+  template <typename Rates>
+  static double shared(const Rates& rates) {
+    double tokens = 0;
+    double seconds = 0;
+    for (const PrefillRate& one : rates) {
+      tokens += one.tokens_;
+      seconds += one.seconds_;
+    }
+    return seconds > 0 ? rate(tokens, seconds) : PrefillRate().tokens_per_second();
   }
 
  private:
+  static double rate(double tokens, double seconds) {
+    return std::clamp(tokens / std::max(seconds, 1e-9), 1.0, 1e7);
+  }
   static constexpr double kMemorySeconds = 60;  // of computing
   // A guess, believed until as much as a tenth of a second of computing was seen.
   static constexpr double kGuess = 2000;
