@@ -59,6 +59,7 @@ class MockServer : public std::enable_shared_from_this<MockServer> {
                                       net::HttpResponder& responder);
   void begin_life();
   Status open_voices();
+  Status try_voices();
   Identity identity(int32_t rank) const;
   std::optional<Fault> wished_fault(const net::HttpRequest& request) const;
   Duration read_pause(const net::HttpRequest& request);
