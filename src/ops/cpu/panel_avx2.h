@@ -163,6 +163,11 @@ inline void multiply_panels(const LinearI8& p, const std::byte* group, int32_t v
     const size_t tiles = all_tiles - first < kPanelTiles ? all_tiles - first : kPanelTiles;
     const std::byte* chunk = group + first / static_cast<size_t>(kChunk.tiles) * kChunk.bytes;
     for (size_t tile = 0; tile < tiles; ++tile) {
+      // The next strip comes from memory while this one is multiplied.
+      constexpr size_t kTileBytes = kChunk.bytes / static_cast<size_t>(kChunk.tiles);
+      const std::byte* next = chunk + (tile + kPanelTiles) * kTileBytes;
+      for (size_t i = 0; i < kTileBytes; i += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(next + i), _MM_HINT_T0);
       decode_panel_tile<kFormat>(chunk + tile / static_cast<size_t>(kChunk.tiles) * kChunk.bytes,
                                  static_cast<int>(tile % static_cast<size_t>(kChunk.tiles)),
                                  panel[tile]);
