@@ -183,7 +183,7 @@ std::optional<std::string> open_reasoning(std::string_view sealed) {
   sealed.remove_prefix(kSealed.size());
   const size_t dot = sealed.find('.');
   if (dot == std::string_view::npos) return std::nullopt;
-  const auto bytes = text::decode_base64(sealed.substr(dot + 1));
+  auto bytes = text::decode_base64(sealed.substr(dot + 1));
   if (!bytes || !is_valid_utf8(*bytes) || check_digits(*bytes) != sealed.substr(0, dot))
     return std::nullopt;
   return bytes;

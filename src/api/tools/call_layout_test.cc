@@ -115,8 +115,8 @@ Model model_of(const Variant& of) {
 // A random writer, in love with structure: so texts stay short.
 class Writer {
  public:
-  Writer(const Model& model, std::shared_ptr<const grammar::Grammar> grammar, uint32_t seed)
-      : model_(model), matcher_(std::move(grammar)), random_(seed) {}
+  Writer(const Model& model, const std::shared_ptr<const grammar::Grammar>& grammar, uint32_t seed)
+      : model_(model), matcher_(grammar), random_(seed) {}
 
   bool say(std::string_view letters) {
     for (const char c : letters) {
