@@ -8,6 +8,7 @@ namespace {
 
 // A piece more in a gathering write costs about what copying so many bytes does.
 constexpr size_t kWorthSharing = 1024;
+constexpr size_t kRoom = 240;
 
 }  // namespace
 
@@ -22,9 +23,20 @@ void BodyPieces::append(std::string text) {
   }
 }
 
+// What is added to grows by a few at a time, so it gets some room at first.
+void BodyPieces::append_text(std::string_view text) {
+  if (text.empty()) return;
+  size_ += text.size();
+  if (pieces_.empty() || pieces_.back().shared != nullptr) pieces_.emplace_back();
+  std::string& own = pieces_.back().own;
+  if (own.capacity() < kRoom && own.size() + text.size() > own.capacity()) own.reserve(kRoom);
+  own += text;
+}
+
 void BodyPieces::append_slice(const std::shared_ptr<const std::string>& whole, size_t begin,
                               size_t end) {
-  if (end - begin < kWorthSharing) return append(whole->substr(begin, end - begin));
+  if (end - begin < kWorthSharing)
+    return append_text(std::string_view(*whole).substr(begin, end - begin));
   size_ += end - begin;
   pieces_.push_back({whole, begin, end, {}});
 }
@@ -34,7 +46,7 @@ void BodyPieces::append_pieces(const BodyPieces& other) {
     if (piece.shared != nullptr) {
       append_slice(piece.shared, piece.begin, piece.end);
     } else {
-      append(piece.own);
+      append_text(piece.own);
     }
   }
 }

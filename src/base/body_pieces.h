@@ -20,7 +20,9 @@ class BodyPieces {
   BodyPieces(std::string_view text) { append(std::string(text)); }  // NOLINT
   BodyPieces(const char* text) { append(std::string(text)); }       // NOLINT
 
+  void reserve(size_t pieces) { pieces_.reserve(pieces); }
   void append(std::string text);
+  void append_text(std::string_view text);  // the same, copied
   // Bytes [begin, end) of `whole`, which stays alive as long as any copy needs it and must not
   // change. Short ones are copied.
   void append_slice(const std::shared_ptr<const std::string>& whole, size_t begin, size_t end);

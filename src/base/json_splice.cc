@@ -11,7 +11,7 @@ void append_member(BodyPieces& out, std::string_view key, const BodyPieces& valu
   std::string name;
   append_json_string(name, key);
   name += ':';
-  out.append(std::move(name));
+  out.append_text(name);
   out.append_pieces(value);
 }
 
@@ -26,6 +26,7 @@ Result<JsonScan> scan_object(std::string_view text) {
 BodyPieces splice(const std::shared_ptr<const std::string>& whole,
                   const std::vector<TextEdit>& edits) {
   BodyPieces out;
+  out.reserve(2 * edits.size() + 1);
   size_t at = 0;
   for (const TextEdit& edit : edits) {
     assert(edit.begin >= at && edit.end >= edit.begin && edit.end <= whole->size());
@@ -91,7 +92,7 @@ BodyPieces JsonEdit::added() const {
   BodyPieces out;
   for (const Change& change : changes_) {
     if (change.erased || has(change.key)) continue;
-    if (!out.empty()) out.append(",");
+    if (!out.empty()) out.append_text(",");
     append_member(out, change.key, change.value);
   }
   return out;
@@ -109,8 +110,9 @@ std::vector<TextEdit> JsonEdit::edits() const {
   while (kept > 0 && gone(members[kept - 1])) --kept;
 
   std::vector<TextEdit> out;
+  out.reserve(members.size() + 1);
   if (BodyPieces fresh = added(); !fresh.empty()) {
-    if (kept > 0) fresh.append(",");
+    if (kept > 0) fresh.append_text(",");
     out.push_back({offset_ + scan_.begin() + 1, offset_ + scan_.begin() + 1, std::move(fresh)});
   }
   for (size_t i = 0; i < kept; ++i) {

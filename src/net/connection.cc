@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kReadChunk = 64UL << 10;
 constexpr size_t kKeptBuffer = 2UL << 10;
+constexpr size_t kMostAtOnce = 256UL << 10;
 
 // One per thread: an idle connection costs no read buffer.
 char* read_scratch() {
@@ -34,40 +35,47 @@ void Connection::pump() {
   stream_->wait_readable([self = shared_from_this()] {
     self->reading_ = false;
     if (self->closed_) return;
+    const auto action = self->on_data_;  // a copy, of before: it may be replaced meanwhile
     if (!self->fill()) return self->peer_gone();
-    if (const auto action = self->on_data_) action();  // a copy: it may replace itself
-    self->readable_.notify_now();
+    if (action) action();
     self->pump();
   });
 }
 
-// Reads until nothing is left or there is no room; false: the peer is gone.
+// Reads until nothing is left, there is no room, or others should have their turn; false: the peer
+// is gone.
 bool Connection::fill() {
   char* const scratch = read_scratch();
-  size_t taken = 0;
-  while (buffer_.size() - begin_ + taken < high_water_) {
-    const size_t room = high_water_ - (buffer_.size() - begin_);
-    const size_t most = std::min(room, kReadChunk);
+  for (size_t total = 0; total < kMostAtOnce && !closed_;) {
+    const size_t unread = buffer_.size() - begin_;
+    if (unread >= high_water_) break;
+    const size_t most = std::min(high_water_ - unread, kReadChunk);
     const IoResult got = stream_->try_read(scratch, most);
     if (got.kind == IoResult::Kind::kWouldBlock) break;
     if (got.kind != IoResult::Kind::kDone) {
       (got.kind == IoResult::Kind::kEnd ? ended_ : failed_) = true;
       return false;
     }
-    if (begin_ > 0) {
-      buffer_.erase(0, begin_);
-      begin_ = 0;
-    }
-    size_t used = 0;
-    if (take_ && buffer_.empty()) {
-      used = take_({scratch, got.bytes});
-      taken_ = taken_ || used > 0;
-      taken += used;
-    }
-    buffer_.append(scratch + used, got.bytes - used);
+    show({scratch, got.bytes});
     if (got.bytes < most) break;
+    total += got.bytes;
   }
   return true;
+}
+
+void Connection::show(std::string_view bytes) {
+  if (begin_ > 0) {
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+  }
+  if (!buffer_.empty()) {
+    buffer_.append(bytes);
+    return readable_.notify_now();
+  }
+  lent_ = bytes;
+  readable_.notify_now();
+  buffer_.assign(lent_);
+  lent_ = {};
 }
 
 void Connection::peer_gone() {
@@ -78,8 +86,9 @@ void Connection::peer_gone() {
 
 void Connection::consume(size_t bytes) {
   assert(bytes <= buffered().size());
-  begin_ += bytes;
   seen_ = 0;
+  if (!lent_.empty()) return lent_.remove_prefix(bytes);
+  begin_ += bytes;
   if (begin_ == buffer_.size()) {
     buffer_.clear();
     begin_ = 0;
@@ -95,7 +104,7 @@ asio::awaitable<Connection::Wait> Connection::wait_more(Duration limit) {
       limit == Duration::max() ? TimePoint::max() : std::chrono::steady_clock::now() + limit;
   while (true) {
     if (closed_) co_return Wait::kFailed;
-    if (std::exchange(taken_, false) || buffered().size() > seen_) {
+    if (buffered().size() > seen_) {
       seen_ = buffered().size();
       co_return Wait::kData;
     }
@@ -180,7 +189,6 @@ void Connection::close(bool reset) {
   closed_ = true;
   on_gone_ = nullptr;
   on_data_ = nullptr;
-  take_ = nullptr;
   stream_->close(reset);
   readable_.notify();
   writable_.notify();

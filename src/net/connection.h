@@ -26,11 +26,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // How many bytes may lie here unread; more stay with the peer. kReadHighWater unless it is set.
   void limit_unread(size_t bytes) { high_water_ = bytes; }
 
-  std::string_view buffered() const { return std::string_view(buffer_).substr(begin_); }
+  // Good until the next wait.
+  std::string_view buffered() const {
+    return lent_.empty() ? std::string_view(buffer_).substr(begin_) : lent_;
+  }
   void consume(size_t bytes);
 
   enum class Wait { kData, kEnd, kFailed, kTimeout };
-  // Until bytes arrive (also such as on_bytes() takes) that were not there before the last
+  // Until bytes arrive that were not there before the last
   // consume() or wait_more(). After the peer's end: kEnd.
   asio::awaitable<Wait> wait_more(Duration limit);
 
@@ -41,9 +44,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Runs once when the peer closes or the connection fails (not for close() here).
   void on_gone(std::function<void()> action) { on_gone_ = std::move(action); }
-  // Is asked first what it takes of bytes that arrive while none are buffered, before they are
-  // copied; the rest is buffered. It must not wait, nor close the connection.
-  void on_bytes(std::function<size_t(std::string_view)> take) { take_ = std::move(take); }
   // Runs each time bytes arrive.
   void on_data(std::function<void()> action) { on_data_ = std::move(action); }
 
@@ -57,22 +57,24 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<bool> write_vectors(std::vector<iovec> vectors, Duration limit);
   void pump();
   bool fill();
+  void show(std::string_view bytes);
   void peer_gone();
 
   std::unique_ptr<Stream> stream_;
   std::string buffer_;
+  // What was just read, still where the kernel put it: whoever waits for bytes gets to see them
+  // there first, and what it leaves is buffered.
+  std::string_view lent_;
   size_t begin_ = 0;
   size_t high_water_ = kReadHighWater;
   size_t seen_ = 0;  // buffered bytes that a waiter already knows
   bool reading_ = false;
-  bool taken_ = false;  // since the last wait_more()
   bool ended_ = false;
   bool failed_ = false;
   bool closed_ = false;
   bool writing_ = false;
   std::function<void()> on_gone_;
   std::function<void()> on_data_;
-  std::function<size_t(std::string_view)> take_;
   Event readable_;
   Event writable_;
 };

@@ -91,7 +91,6 @@ Session::Session(Reactor& reactor, ServerShared& shared, std::unique_ptr<Stream>
                                               .target_bytes = shared.options.max_target_bytes}) {}
 
 asio::awaitable<void> Session::serve() {
-  connection_->on_bytes([this](std::string_view bytes) { return take(bytes); });
   connection_->start();
   while (!closing_ && co_await read_head()) {
     if (auto refused = refusal_of_head()) {
@@ -242,26 +241,24 @@ asio::awaitable<bool> Session::read_until(const std::function<bool()>& done,
     while (!connection_->buffered().empty() && !done()) {
       const size_t used = parser_.feed(connection_->buffered());
       connection_->consume(used);
-      if (used == 0 || parser_.error()) break;
-      if (!hold(parser_.body().size())) {
-        co_await refuse_body();
+      if (parser_.error()) {
+        co_await refuse(*parser_.error());
         co_return false;
       }
-    }
-    if (parser_.error()) {
-      co_await refuse(*parser_.error());
-      co_return false;
+      if (!hold(parser_.body().size())) {
+        shared_.refused_bodies.add();
+        parser_.body() = std::string();
+        hold(0);
+        co_await refuse(Error{503, "overloaded",
+                              "the server holds as many request bodies as it may; retry in a "
+                              "moment"});
+        co_return false;
+      }
+      if (used == 0) break;
     }
     if (done()) co_return true;
     if (read_pause_ > Duration::zero()) co_await reactor_.sleep(read_pause_);
-    taking_ = parser_.head_complete() && read_pause_ == Duration::zero();
-    const auto waited = co_await connection_->wait_more(until() - now());
-    taking_ = false;
-    if (std::exchange(crowded_, false)) {
-      co_await refuse_body();
-      co_return false;
-    }
-    switch (waited) {
+    switch (co_await connection_->wait_more(until() - now())) {
       case Connection::Wait::kData:
         break;
       case Connection::Wait::kTimeout:
@@ -274,27 +271,6 @@ asio::awaitable<bool> Session::read_until(const std::function<bool()>& done,
         co_return false;
     }
   }
-}
-
-asio::awaitable<void> Session::refuse_body() {
-  shared_.refused_bodies.add();
-  parser_.body() = std::string();
-  hold(0);
-  return refuse(Error{503, "overloaded",
-                      "the server holds as many request bodies as it may; retry in a moment"});
-}
-
-// Stops at the body's end and where bodies are too many: the rest is kept, and its sender waits.
-size_t Session::take(std::string_view bytes) {
-  size_t used = 0;
-  while (taking_ && used < bytes.size() && !parser_.complete() && !parser_.error()) {
-    const size_t step = parser_.feed(bytes.substr(used));
-    if (step == 0) break;
-    used += step;
-    crowded_ = !hold(parser_.body().size());
-    taking_ = !crowded_;
-  }
-  return used;
 }
 
 bool Session::hold(size_t bytes) {

@@ -69,9 +69,6 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
   asio::awaitable<Status> stream(int status, Headers headers, std::string_view first, bool last);
   asio::awaitable<Status> put(std::initializer_list<std::string_view> pieces);
   asio::awaitable<void> refuse(Error error);
-  asio::awaitable<void> refuse_body();
-  // What arrives while a body is read, straight from the socket; how much of it was used.
-  size_t take(std::string_view bytes);
   // Feeds the parser until `done` or `until(body bytes so far)`. False when the connection should
   // end (an error has then been answered).
   asio::awaitable<bool> read_until(const std::function<bool()>& done,
@@ -109,8 +106,6 @@ class Session final : public HttpResponder, public std::enable_shared_from_this<
   bool closing_after_ = false;  // draining
   bool running_ = false;
   bool idle_ = true;
-  bool taking_ = false;
-  bool crowded_ = false;  // take() found that all bodies together are too large
 };
 
 }  // namespace tandem::net

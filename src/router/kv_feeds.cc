@@ -119,9 +119,12 @@ void KvFeeds::sent(uint32_t worker, int32_t rank, const PromptKeys& prompt, size
   }
 }
 
+bool KvFeeds::told_of(uint32_t worker, const PromptKeys& prompt) const {
+  return !prompt.of_bytes && holders_.tells(worker);
+}
+
 void KvFeeds::holds(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held) {
-  if (!prompt.of_bytes && holders_.tells(worker))
-    return sent(worker, rank, prompt, held, kEventTime);
+  if (told_of(worker, prompt)) return sent(worker, rank, prompt, held, kEventTime);
   const auto& chain = prompt.keys;
   const TimePoint now = clock_now();
   if (chain.size() <= kShortChain) {

@@ -45,6 +45,8 @@ class KvFeeds {
   // It has computed it, or got it, beyond `held`: its events tell so within a moment, or it is
   // believed.
   void holds(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held);
+  // Whether its events would tell that it holds the prompt.
+  bool told_of(uint32_t worker, const PromptKeys& prompt) const;
 
   struct Counts {
     events::Subscriber::Counts feeds;

@@ -340,13 +340,20 @@ std::vector<RequestRun::Holder> RequestRun::who_will_hold() const {
 
 // A burst of requests with one beginning should not be spread because nobody has it yet: what was
 // placed counts as held at once by who computes it. Not by its decode worker: a prompt that came
-// there without its pair would be computed anew.
+// there without its pair would be computed anew. Where no event will tell of it, that is all there
+// will be to know: a leg that fails then costs a wrong guess later.
 void RequestRun::expect_blocks() {
   const Duration time = expected_time(placement_.seconds);
   const Holder holder = pair() ? Holder{placement_.prefill, placement_.prefill_rank}
                                : Holder{placement_.answer, placement_.answer_rank};
-  for (const PromptKeys& kind : checked_.prefix.kinds)
-    core_->feeds.sent(holder.worker, holder.rank, kind, held_blocks(holder, kind), time);
+  believed_ = holder;
+  for (const PromptKeys& kind : checked_.prefix.kinds) {
+    if (core_->feeds.told_of(holder.worker, kind)) {
+      core_->feeds.sent(holder.worker, holder.rank, kind, held_blocks(holder, kind), time);
+    } else {
+      core_->feeds.holds(holder.worker, holder.rank, kind, held_blocks(holder, kind));
+    }
+  }
 }
 
 // When the last placement was made.
@@ -361,8 +368,11 @@ size_t RequestRun::held_blocks(Holder holder, const PromptKeys& kind) const {
 // At the first byte.
 void RequestRun::learn_from_request() {
   for (const Holder holder : who_will_hold()) {
-    for (const PromptKeys& kind : checked_.prefix.kinds)
-      core_->feeds.holds(holder.worker, holder.rank, kind, held_blocks(holder, kind));
+    const bool known = holder.worker == believed_.worker && holder.rank == believed_.rank;
+    for (const PromptKeys& kind : checked_.prefix.kinds) {
+      if (!known || core_->feeds.told_of(holder.worker, kind))
+        core_->feeds.holds(holder.worker, holder.rank, kind, held_blocks(holder, kind));
+    }
   }
 }
 
