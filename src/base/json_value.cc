@@ -100,6 +100,7 @@ void append_json_byte(std::string& out, char c) {
 static bool is_plain(char c) { return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\'; }
 
 void append_json_string(std::string& out, std::string_view value) {
+  out.reserve(out.size() + value.size() + 2);
   out += '"';
   size_t bad = 0;
   for (size_t i = 0; i < value.size();) {

@@ -56,6 +56,46 @@ TEST_F(ServerTest, StreamsInChunks) {
       << client.text();
 }
 
+TEST_F(ServerTest, AStreamThatIsWholeAtOnceIsAStreamLikeOthers) {
+  start();
+  RawClient client(port_);
+  client.send("POST /whole HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc");
+  ASSERT_TRUE(client.read_until("\r\n0\r\n\r\n"));
+  EXPECT_TRUE(client.take().ends_with("\r\n\r\n3\r\nabc\r\n0\r\n\r\n"));
+  client.send("POST /whole HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+  ASSERT_TRUE(client.read_until("0\r\n\r\n"));
+  EXPECT_TRUE(client.text().ends_with("\r\n\r\n0\r\n\r\n")) << client.text();
+  const std::string old = exchange("POST /whole HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc");
+  EXPECT_TRUE(old.ends_with("\r\n\r\nabc")) << old;
+}
+
+TEST_F(ServerTest, LargeBodiesArriveByteForByteHoweverTheyAreRead) {
+  start();
+  RawClient client(port_);
+  std::string all;
+  std::string expected;
+  for (const size_t size :
+       {size_t{60000}, size_t{1}, size_t{1} << 20, size_t{65536}, size_t{300}}) {
+    std::string body;
+    while (body.size() < size) body += std::to_string(body.size()) + ",";
+    body.resize(size);
+    all +=
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(size) + "\r\n\r\n" + body;
+    expected += "POST:" + body;
+  }
+  std::thread sender([&] { client.send(all); });
+  std::string got;
+  const bool came = client.read_until("\r\n\r\nPOST:" + expected.substr(expected.size() - 300));
+  sender.join();
+  ASSERT_TRUE(came);
+  for (size_t at = 0; (at = client.text().find("POST:", at)) != std::string::npos;) {
+    const size_t end = std::min(client.text().find("HTTP/1.1 200", at), client.text().size());
+    got += client.text().substr(at, end - at);
+    at = end;
+  }
+  EXPECT_TRUE(got == expected);
+}
+
 TEST_F(ServerTest, StreamsToAnOldClientUntilTheClose) {
   start();
   const std::string response = exchange("GET /stream HTTP/1.0\r\n\r\n");

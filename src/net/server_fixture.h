@@ -68,6 +68,10 @@ class ServerTest : public testing::Test {
       ++finished_;
       co_return;
     }
+    if (request.path == "/whole") {
+      co_await responder.whole_stream(200, {{"Content-Type", "text/event-stream"}}, request.body);
+      co_return;
+    }
     if (request.path == "/stream") {
       co_await responder.begin_stream(200, {{"Content-Type", "text/event-stream"}});
       co_await responder.write("one");

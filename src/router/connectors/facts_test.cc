@@ -121,5 +121,27 @@ TEST(Facts, ALongerConversationBeginsWithTheSameChunks) {
   EXPECT_TRUE(facts_of(Api::kCompletions, R"({"prompt":["a","b"]})").prefix.empty());
 }
 
+TEST(Facts, ALongPromptIsKnownInLargerChunksToo) {
+  const auto of = [](size_t bytes) {
+    std::string text;
+    while (text.size() < bytes) text += std::to_string(text.size()) + " ";
+    return facts_of(Api::kCompletions, R"({"prompt":")" + text.substr(0, bytes) + "\"}");
+  };
+  constexpr size_t kNear = kPrefixChunkBytes * kPrefixChunks;
+  const BodyFacts near = of(kNear);
+  EXPECT_EQ(near.prefix.size(), kPrefixChunks);
+  EXPECT_TRUE(near.far.empty());
+  const BodyFacts longer = of(kNear + 2 * kFarChunkBytes);
+  const BodyFacts longest = of(1 << 20);
+  EXPECT_EQ(longer.prefix, near.prefix);
+  EXPECT_EQ(longest.prefix, near.prefix);
+  EXPECT_EQ(longest.opening, near.opening);
+  EXPECT_EQ(longer.far.size(), kNear / kFarChunkBytes + 2);
+  EXPECT_EQ(longest.far.size(), (1U << 20) / kFarChunkBytes);
+  EXPECT_TRUE(std::equal(longer.far.begin(), longer.far.end(), longest.far.begin()));
+  // Where both kinds have an entry, it is the same.
+  EXPECT_EQ(longest.far[0], near.prefix[kFarChunkBytes / kPrefixChunkBytes - 1]);
+}
+
 }  // namespace
 }  // namespace tandem::router

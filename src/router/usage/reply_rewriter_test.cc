@@ -451,5 +451,19 @@ TEST(ReplyWords, AMemberIsFoundATextIsNot) {
   EXPECT_FALSE(holds_member("\"a\":", "\"a\""));
 }
 
+TEST(ReplyWords, AWordIsFoundWhereverItStands) {
+  const std::string_view word = "\"usage\"";
+  for (size_t size = word.size(); size < 60; ++size) {
+    for (size_t place = 0; place + word.size() <= size; ++place) {
+      std::string text(size, '"');
+      text.replace(place, word.size(), word);
+      for (size_t from = 0; from <= size; ++from)
+        ASSERT_EQ(find_word(text, word, from), text.find(word, from)) << size << " " << place;
+      text[place + 3] = 'x';
+      ASSERT_EQ(find_word(text, word), std::string_view::npos);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::router
