@@ -233,8 +233,7 @@ int run_up(const Arguments& arguments) {
       {"decode", router::WorkerRole::kDecode, decode, decode_kv_dtype},
       {"unified", router::WorkerRole::kUnified, unified, "same"}};
   const PrivateFolder sockets;
-  const std::vector<Planned> planned =
-      plan_workers(models, pools, flags, secret, sockets.path());
+  const std::vector<Planned> planned = plan_workers(models, pools, flags, secret, sockets.path());
   std::vector<ChildSpec> specs;
   specs.reserve(planned.size());
   for (const Planned& worker : planned) specs.push_back(worker.spec);

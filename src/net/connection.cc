@@ -14,8 +14,8 @@ constexpr size_t kMostAtOnce = 256UL << 10;
 
 // One per thread: an idle connection costs no read buffer.
 char* read_scratch() {
-  thread_local const std::unique_ptr<char[]> scratch(new char[kReadChunk]);
-  return scratch.get();
+  thread_local const std::unique_ptr<char[]> kScratch(new char[kReadChunk]);
+  return kScratch.get();
 }
 
 }  // namespace

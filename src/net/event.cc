@@ -23,7 +23,7 @@ class Event::Waiter : public Parked {
       // Out of the list first: the event may be gone by the time the coroutine runs.
       for (auto waiter = event.waiters_.begin(); waiter != event.waiters_.end(); ++waiter) {
         if (waiter->get() != this) continue;
-        const std::shared_ptr<Waiter> self = *waiter;
+        const std::shared_ptr<Waiter> self = std::move(*waiter);
         event.waiters_.erase(waiter);
         self->resume(false);
         return;

@@ -6,6 +6,7 @@
 // registers only. Each row then prints achieved / ceiling.
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <string>
 
 #include <benchmark/benchmark.h>
@@ -21,7 +22,7 @@ namespace {
 using weights::Format;
 
 const cpu::Kernels& kernels() {
-  static const cpu::Kernels* const selected = [] {
+  static const cpu::Kernels* const kSelected = [] {
     auto result = cpu::select_kernels();
     if (!result) {
       std::fprintf(stderr, "%s\n", result.error().message.c_str());
@@ -29,12 +30,12 @@ const cpu::Kernels& kernels() {
     }
     return *result;
   }();
-  return *selected;
+  return *kSelected;
 }
 
 const cpu::MachineLimits& limits() {
-  static const cpu::MachineLimits measured = cpu::measure_limits(kernels().isa);
-  return measured;
+  static const cpu::MachineLimits kMeasured = cpu::measure_limits(kernels().isa);
+  return kMeasured;
 }
 
 PackedMatrix random_matrix(Format format, int32_t rows, int32_t columns) {
@@ -106,8 +107,8 @@ void attention_bench(benchmark::State& state, KvDtype dtype) {
   pages.base = storage.get();
   // Bytes like those of small values: neither NaN nor denormal.
   std::memset(storage.get(), 0x3C, pages.stride * pages.page_count);
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < pages.page_count; ++i) ids.push_back(pages.page_count - 1 - i);
+  std::vector<int32_t> ids(static_cast<size_t>(pages.page_count));
+  std::iota(ids.rbegin(), ids.rend(), 0);
   const SequenceRows sequence[] = {
       {.first_row = 0, .row_count = rows, .first_position = positions - rows, .pages = ids}};
   const CpuExecutor executor = *CpuExecutor::create(kernels(), 1, 64);
@@ -162,7 +163,7 @@ void register_all() {
     const std::string name(weights::format_name(format));
     const auto add = [&](const std::string& kind, bool quantized) {
       auto* bench = benchmark::RegisterBenchmark(
-          ("linear/" + name + "/" + kind).c_str(),
+          std::string("linear/").append(name).append("/").append(kind).c_str(),
           [=](benchmark::State& state) { linear_bench(state, format, quantized); });
       for (const int64_t m : {1, 4, 16, 256}) bench->Arg(m);
       bench->MinTime(0.1);

@@ -236,6 +236,7 @@ class Simulation {
     if (!aware_) return choose_placement(snapshots_, asked, options_);
     const auto computing = static_cast<size_t>(setup_.unified + setup_.prefill);
     std::vector<int32_t> running;
+    running.reserve(computing);
     for (size_t i = 0; i < computing; ++i) running.push_back(snapshots_[i].running);
     const auto chosen = static_cast<WorkerId>(
         aware_->choose(request.job->chain, request.job->input, running, loop_.now()));

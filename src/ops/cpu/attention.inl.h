@@ -68,7 +68,7 @@ void score_directly(const AttentionTile& t, const Scratch& s, const Span& span, 
     ahead[i] = ahead_of<Element>(t, span, c + 16 * i, true);
   }
   for_row_tiles(t.pair_count, [&](int32_t row, auto rows) {
-    constexpr int kRows = decltype(rows)::value;
+    constexpr int kRows = decltype(rows)::kValue;
     const auto stride = static_cast<size_t>(t.block_tokens);
     const float* q = s.turned + row * s.dim;
     float* scores = s.scores + row * kSpanTokens + c;
@@ -220,7 +220,7 @@ void weigh_values(const AttentionTile& t, const Scratch& s, const Span& span) {
   const int32_t count = find_runs<Element, kInline>(t, span, runs);
   const size_t whole = count > 0 ? head_dim / 16 * 16 : 0;
   for_row_tiles(whole > 0 ? t.pair_count : 0, [&](int32_t row, auto rows) {
-    constexpr int kRows = decltype(rows)::value;
+    constexpr int kRows = decltype(rows)::kValue;
     constexpr int kWide = value_vectors(kRows);
     const float* weights = s.scores + row * kSpanTokens;
     float* sums = s.span + row * s.dim;

@@ -117,7 +117,7 @@ inline void load_queries(const AttentionTile& t, const Scratch& s, float factor)
   }
   // One pointer then finds the factors of all rows, which would take more than there are.
   for_row_tiles(t.pair_count, [&](int32_t row, auto rows) {
-    constexpr int kRows = decltype(rows)::value;
+    constexpr int kRows = decltype(rows)::kValue;
     const float* from = s.q + row * s.dim;
     float* to = s.turned + row * s.dim;
     for (int32_t d = 0; d < t.head_dim; ++d) {

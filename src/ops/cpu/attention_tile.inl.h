@@ -153,7 +153,7 @@ inline void value_tile(const ValueRun* runs, int32_t run_count, size_t head_dim,
 // Calls tile(rows so far, integral constant) for tiles that cover `rows`.
 template <int kRows>
 struct RowCount {
-  static constexpr int value = kRows;
+  static constexpr int kValue = kRows;
 };
 template <typename Tile>
 inline void for_row_tiles(int32_t rows, Tile tile) {

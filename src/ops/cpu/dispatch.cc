@@ -83,7 +83,7 @@ std::string_view isa_name(Isa isa) { return kernels_for(isa).name; }
 Isa machine_isa() {
   // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
   // The AVX-512 files are compiled for all of these, so the machine must have all of them.
-  static const Isa isa = [] {
+  static const Isa kIsa = [] {
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                       __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
@@ -95,7 +95,7 @@ Isa machine_isa() {
         __builtin_cpu_supports("avx512vbmi");
     return avx512 ? Isa::kAvx512 : avx2 ? Isa::kAvx2 : Isa::kScalar;
   }();
-  return isa;
+  return kIsa;
 }
 
 const Kernels& kernels_for(Isa isa) {

@@ -45,7 +45,7 @@ TEST(LoadShare, MovingKeepsOneOwner) {
   LoadLedger ledger;
   LoadShare a = ledger.take(0, {1, 1, 1});
   LoadShare b = std::move(a);
-  a.release();
+  a.release();  // NOLINT(bugprone-use-after-move): what was moved from owns nothing
   EXPECT_EQ(ledger.of(0).running, 1);
   b = ledger.take(0, {1, 5, 5});
   EXPECT_EQ(ledger.of(0), (Load{1, 5, 5})) << "assigning drops what was held";

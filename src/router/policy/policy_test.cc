@@ -19,6 +19,7 @@ WorkerSnapshot worker(WorkerId id, WorkerRole role) {
 
 std::vector<WorkerSnapshot> pools(int prefill, int decode, int unified = 0) {
   std::vector<WorkerSnapshot> all;
+  all.reserve(static_cast<size_t>(prefill + decode + unified));
   for (int i = 0; i < prefill; ++i)
     all.push_back(worker(static_cast<WorkerId>(all.size()), WorkerRole::kPrefill));
   for (int i = 0; i < decode; ++i)
