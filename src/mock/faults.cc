@@ -11,7 +11,7 @@ struct Row {
   FaultKind kind;
   std::string_view name;
 };
-constexpr std::array<Row, 16> kFaults = {{{FaultKind::kRefuse, "refuse"},
+constexpr std::array<Row, 17> kFaults = {{{FaultKind::kRefuse, "refuse"},
                                           {FaultKind::kStatus, "status"},
                                           {FaultKind::kStall, "stall"},
                                           {FaultKind::kSlow, "slow"},
@@ -23,6 +23,7 @@ constexpr std::array<Row, 16> kFaults = {{{FaultKind::kRefuse, "refuse"},
                                           {FaultKind::kErrorFrame, "error-frame"},
                                           {FaultKind::kGarbage, "garbage"},
                                           {FaultKind::kWrongUsage, "wrong-usage"},
+                                          {FaultKind::kAbort, "abort"},
                                           {FaultKind::kAbortTransfer, "abort-transfer"},
                                           {FaultKind::kRestart, "restart"},
                                           {FaultKind::kSlowRead, "slow-read"},

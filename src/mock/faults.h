@@ -29,6 +29,7 @@ enum class FaultKind : uint8_t {
   kErrorFrame,      // an error object in the middle of a stream
   kGarbage,         // an answer that is not JSON
   kWrongUsage,      // usage that cannot be
+  kAbort,           // an answer whose finish reason is "abort"
   kAbortTransfer,   // prefill computes, then gives its KV up
   kRestart,         // a new engine id, everything else lost, and the request with it
   kSlowRead,        // the request's body is read with long pauses

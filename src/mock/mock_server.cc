@@ -354,7 +354,10 @@ net::asio::awaitable<void> MockServer::run_prefill(Running& run, net::HttpRespon
   // Whatever was asked for.
   if (options_.dialect == Dialect::kSglang || options_.dialect == Dialect::kTrtllm)
     run.request.max_tokens = 1;
-  ReplyPlan plan{run.id, 1700000000, run.facts, 0, run.fault.kind == FaultKind::kWrongUsage};
+  ReplyPlan plan{.id = run.id,
+                 .created = 1700000000,
+                 .facts = run.facts,
+                 .wrong_usage = run.fault.kind == FaultKind::kWrongUsage};
   for (const PromptFacts& facts : run.facts) plan.cached += facts.cached;
   co_await answer(run, std::move(plan), responder);
 }
@@ -411,7 +414,11 @@ net::asio::awaitable<void> MockServer::run_answer(Running& run, net::HttpRespond
   }
   if (!co_await run.engine->join(run.job)) co_return;
   run.joined = true;
-  ReplyPlan plan{run.id, 1700000000, run.facts, 0, run.fault.kind == FaultKind::kWrongUsage};
+  ReplyPlan plan{.id = run.id,
+                 .created = 1700000000,
+                 .facts = run.facts,
+                 .wrong_usage = run.fault.kind == FaultKind::kWrongUsage};
+  plan.aborted = run.fault.kind == FaultKind::kAbort;
   for (const PromptFacts& facts : run.facts)
     plan.cached += takes ? cached_by_decode(options_, run.request, facts) : facts.cached;
   co_await answer(run, std::move(plan), responder);

@@ -18,6 +18,7 @@ struct ReplyPlan {
   std::vector<PromptFacts> facts;  // one for each prompt
   int64_t cached = 0;              // what usage says
   bool wrong_usage = false;
+  bool aborted = false;  // the engine gave the answer up
 };
 
 class Reply {
@@ -46,7 +47,9 @@ class Reply {
   JsonValue meta(size_t choice, size_t words) const;
   JsonValue responses_object(const char* status) const;
   std::string text_until(size_t choice, size_t words) const;
-  const char* finish(size_t choice) const { return texts_[choice].length ? "length" : "stop"; }
+  const char* finish(size_t choice) const {
+    return plan_.aborted ? "abort" : texts_[choice].length ? "length" : "stop";
+  }
 
   const MockOptions& options_;
   const MockRequest& request_;

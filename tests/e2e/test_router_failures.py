@@ -160,6 +160,20 @@ def test_a_decode_that_dies_mid_stream_ends_in_an_error_frame(fleet, truth):
     assert whole.status in (502, 503) and error_of(whole)
 
 
+def test_an_answer_that_its_engine_gave_up_is_an_error(fleet):
+    """Row 53: vLLM, SGLang and TensorRT-LLM say so in the finish reason alone, with status 200."""
+    role = "decode" if fleet.kind.pair else "unified"
+    body = chat_body("given up")
+    for path, asked in ((CHAT, body), ("/v1/completions", {"model": body["model"], "prompt": "given up", "max_tokens": 8})):
+        reply = request(fleet.url, "POST", path, {**asked, "stream": True}, {"x-mock-fault": f"{role}:abort"})
+        got = events(reply.body)
+        errors = [event["error"] for event in got if isinstance(event, dict) and "error" in event]
+        assert len(errors) == 1 and "abort" in errors[0]["message"], reply.body
+        assert b'"finish_reason":"' not in reply.body.replace(b" ", b"") and got[-1] == "[DONE]"
+        whole = request(fleet.url, "POST", path, asked, {"x-mock-fault": f"{role}:abort"})
+        assert whole.status in (502, 503) and error_of(whole), whole.body
+
+
 def test_a_prefill_whose_answer_stalls_delays_nobody(fleet, truth):
     """The first decode byte, and the last, do not wait for prefill's HTTP answer."""
     if fleet.kind.connector != "sglang":

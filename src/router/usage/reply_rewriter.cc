@@ -33,6 +33,26 @@ bool is_last(std::string_view json, Api api) {
   }
 }
 
+// The reason that an engine gives for an answer which it did not end itself; empty: another, none.
+// vLLM, SGLang and TensorRT-LLM say these with status 200; to a client they would look like a short
+// answer.
+std::string_view failed_finish(std::string_view json) {
+  static constexpr std::string_view kName = "\"finish_reason\"";
+  static constexpr std::string_view kReasons[] = {"abort", "error", "cancelled", "timeout"};
+  for (size_t at = find_word(json, kName); at != std::string_view::npos;
+       at = find_word(json, kName, at + kName.size())) {
+    size_t value = json.find_first_not_of(" :\n\r\t", at + kName.size());
+    if (value == std::string_view::npos || json[value] != '"') continue;
+    const std::string_view rest = json.substr(++value);
+    for (const std::string_view reason : kReasons) {
+      if (rest.starts_with(reason) && rest.substr(reason.size(), 1) == "\"") return reason;
+    }
+  }
+  return {};
+}
+
+bool tells_finish(Api api) { return api == Api::kChat || api == Api::kCompletions; }
+
 }  // namespace
 
 ReplyRewriter::ReplyRewriter(ReplyRules rules) : rules_(std::move(rules)) {
@@ -43,6 +63,7 @@ ReplyRewriter::ReplyRewriter(ReplyRules rules) : rules_(std::move(rules)) {
 ReplyRewriter::Need ReplyRewriter::need(std::string_view json, bool whole) const {
   const Need counts = rules_.pair ? Need::kWait : Need::kRead;
   if (rules_.tandem) return holds_member(json, "\"tandem\"") ? counts : Need::kNothing;
+  if (tells_finish(rules_.api) && !failed_finish(json).empty()) return Need::kRead;
   if (rules_.input_logprobs && rules_.pair &&
       (holds_member(json, "\"input_token_logprobs\"") ||
        (rules_.api == Api::kCompletions && holds_member(json, "\"logprobs\""))))
@@ -61,6 +82,11 @@ ReplyRewriter::Need ReplyRewriter::need(std::string_view json, bool whole) const
 
 Result<RewrittenReply> ReplyRewriter::rewrite(std::string_view json, bool whole,
                                               const PromptTruth* truth) {
+  if (tells_finish(rules_.api) && !rules_.tandem) {
+    if (const std::string_view reason = failed_finish(json); !reason.empty())
+      return make_error(502, "engine_failed",
+                        "The engine ended the answer with \"" + std::string(reason) + "\".");
+  }
   return ReplyEditor(*this, json, whole, rules_.pair ? truth : nullptr).run();
 }
 

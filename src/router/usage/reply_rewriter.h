@@ -72,8 +72,9 @@ class ReplyRewriter {
   // `whole`: a whole reply instead of one event's data.
   Need need(std::string_view json, bool whole) const;
 
-  // Only a Tandem worker's reply can be an error (502 "bad_response": it lacks usage, or its ids
-  // are none); what cannot be read otherwise is passed on as it is.
+  // Errors: of a Tandem worker's reply 502 "bad_response" (it lacks usage, or its ids are none); of
+  // any engine's 502 "engine_failed" (the answer ended as "abort", "error", "cancelled" or
+  // "timeout"). What cannot be read otherwise is passed on as it is.
   Result<RewrittenReply> rewrite(std::string_view json, bool whole, const PromptTruth* truth);
 
   // So far.

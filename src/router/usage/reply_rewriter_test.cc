@@ -465,5 +465,28 @@ TEST(ReplyWords, AWordIsFoundWhereverItStands) {
   }
 }
 
+TEST(ReplyRewriter, AnAnswerThatItsEngineGaveUpIsAnError) {
+  ReplyRules rules;
+  rules.api = Api::kChat;
+  ReplyRewriter rewriter(rules);
+  for (const char* const reason : {"abort", "error", "cancelled", "timeout"}) {
+    const std::string json = std::string(R"({"choices":[{"index":0,"finish_reason":null},)") +
+                             R"({"index":1,"delta":{},"finish_reason" : ")" + reason + "\"}]}";
+    EXPECT_EQ(rewriter.need(json, false), Need::kRead);
+    const auto out = rewriter.rewrite(json, false, nullptr);
+    ASSERT_FALSE(out) << json;
+    EXPECT_EQ(out.error().status, 502);
+    EXPECT_EQ(out.error().code, "engine_failed");
+  }
+  for (
+      const char* const fine :
+      {R"({"choices":[{"finish_reason":"stop"}]})", R"({"choices":[{"finish_reason":"aborted"}]})",
+       R"({"choices":[{"finish_reason":"tool_calls"}]})",
+       R"({"choices":[{"delta":{"content":"\"finish_reason\":\"abort\""},"finish_reason":null}]})"})
+    EXPECT_EQ(rewriter.need(fine, false), Need::kNothing) << fine;
+  rules.api = Api::kOther;  // not known to mean that
+  EXPECT_EQ(ReplyRewriter(rules).need(R"({"finish_reason":"abort"})", true), Need::kNothing);
+}
+
 }  // namespace
 }  // namespace tandem::router
