@@ -7,8 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string_view>
 #include <thread>
 
+#include "base/socket_folder.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/router_flags.h"
@@ -66,9 +68,9 @@ Status share_adapters(const std::vector<std::string>& adapters, std::vector<Mode
 class PrivateFolder {
  public:
   PrivateFolder() {
-    const char* const temporary = std::getenv("TMPDIR");
-    std::string path = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
-    path += "/tandem-up-XXXXXX";
+    constexpr std::string_view kName = "/tandem-up-XXXXXX";
+    std::string path = socket_folder(kName.size() + sizeof("/999-prefill-999.events"));
+    path += kName;
     if (mkdtemp(path.data()) != nullptr) path_ = path;
   }
   PrivateFolder(const PrivateFolder&) = delete;

@@ -74,8 +74,9 @@ void Connection::show(std::string_view bytes) {
   }
   lent_ = bytes;
   readable_.notify_now();
-  buffer_.assign(lent_);
-  lent_ = {};
+  // First of all nothing is lent any more: copying may throw.
+  const std::string_view left = std::exchange(lent_, {});
+  buffer_.assign(left);
 }
 
 void Connection::peer_gone() {

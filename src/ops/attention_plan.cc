@@ -59,10 +59,12 @@ void AttentionPlan::plan(std::span<const SequenceRows> sequences, int threads) {
     Tile& tile = tiles_[i];
     const auto spans = static_cast<int32_t>(std::max<int64_t>(1, most / tile.span_cost()));
     tile.items = threads > 1 ? (tile.spans + spans - 1) / spans : 1;
+    const size_t needed =
+        static_cast<size_t>(tile.spans) * tile.pair_count * cpu::partial_floats(shape_.head_dim);
+    if ((floats + needed) * sizeof(float) > kMostPartialBytes) tile.items = 1;
     if (tile.items > 1) {
       tile.partials = floats;
-      floats +=
-          static_cast<size_t>(tile.spans) * tile.pair_count * cpu::partial_floats(shape_.head_dim);
+      floats += needed;
     }
     for (int32_t item = 0; item < tile.items; ++item) {
       const device::WorkRange range = device::split_work(tile.spans, item, tile.items);

@@ -198,7 +198,9 @@ class AttentionPlan {
   std::span<const SequenceRows> sequences_;
   std::vector<Tile> tiles_;
   std::vector<Item> items_;
-  std::vector<float> partials_;  // grows to what the longest pass needs
+  // Grows to what the longest pass needs; tiles for which there is no room are not cut.
+  static constexpr size_t kMostPartialBytes = size_t{32} << 20;
+  std::vector<float> partials_;
 };
 
 // Whether the CPU kernels can use pages of this layout; says why not.

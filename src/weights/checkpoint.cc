@@ -83,8 +83,9 @@ constexpr uint64_t kRemembered = uint64_t{16} << 20;
 numerics::Digest digest_of(const GgufFile& file) {
   const DigestCache cache(file.file_bytes() < kRemembered ? "" : DigestCache::default_folder());
   if (const auto known = cache.find(file.identity())) return *known;
-  const numerics::Digest digest = numerics::sha256(file.bytes());
+  // Before reading: a file that changes meanwhile must not pass for one that had been settled.
   const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const numerics::Digest digest = numerics::sha256(file.bytes());
   cache.store(file.identity(), digest,
               std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
   return digest;

@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "base/socket_folder.h"
 #include "numerics/digest.h"
 #include "numerics/hmac.h"
 #include "observe/log.h"
@@ -131,11 +132,11 @@ Status Worker::start() {
   handoff.peer.hello = std::move(hello);
   handoff.peer.secret = options_.secret;
   if (options_.handoff_listen.empty()) {
-    const char* temporary = std::getenv("TMPDIR");
-    const std::string folder = temporary != nullptr && *temporary != '\0' ? temporary : "/tmp";
+    const std::string name =
+        "tandem-" + std::to_string(getpid()) + "-" + epoch_.substr(0, 8) + ".sock";
+    const std::string folder = socket_folder(name.size());
     remove_stale_sockets(folder);
-    options_.handoff_listen = "unix:" + folder + "/tandem-" + std::to_string(getpid()) + "-" +
-                              epoch_.substr(0, 8) + ".sock";
+    options_.handoff_listen = "unix:" + folder + "/" + name;
   }
   handoff.listen = options_.handoff_listen;
   handoff.advertised_host = options_.handoff_host;

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from servers import request
+from servers import chat, request
 
 pytestmark = pytest.mark.quick
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -93,3 +93,11 @@ def test_two_passes_in_flight_change_nothing(launch, model, up):
         body = {"model": "default", "prompt": f"Once upon a time, {seed}", "max_tokens": 40, "seed": seed, "stop": ["\n\n"]}
         texts = [request(url, "POST", "/v1/completions", body).json()["choices"][0]["text"] for url in (up.url, ahead.url)]
         assert texts[0] == texts[1]
+
+
+def test_up_starts_where_the_temporary_folder_has_a_long_name(launch, write_script, tmp_path):
+    """Its workers tell the router what they hold through sockets in a folder, whose addresses hold a hundred bytes."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    up = launch("up", "up", write_script(tmp_path, [{"reply": "Hello."}]), "--port", "0", env={"TMPDIR": str(folder)}).wait_ready()
+    assert chat(up.url, "hi").status == 200

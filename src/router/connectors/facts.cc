@@ -56,7 +56,7 @@ class PrefixHashes {
   }
 
   BodyFacts& facts_;
-  XXH3_state_t state_;
+  XXH3_state_t state_ = {};  // resetting reads what it held before
   size_t done_ = 0;
   size_t mark_ = kOpeningStep;
 };
