@@ -7,6 +7,8 @@ namespace tandem::grammar {
 namespace {
 
 constexpr int kMaxDepth = 16;
+constexpr int kMostVisits = 2500;  // of schemas, by one look: those that refer to one another could
+                                   // be gone through for ever
 
 unsigned type_bit(std::string_view name) {
   if (name == "string") return ArgumentTypes::kString;
@@ -53,12 +55,13 @@ const JsonValue* follow(const JsonValue& root, std::string_view reference) {
   return at;
 }
 
-unsigned types_of(const JsonValue& root, const JsonValue& schema, int depth) {
-  if (!schema.is_object() || depth > kMaxDepth) return ArgumentTypes::kAny;
+unsigned types_of(const JsonValue& root, const JsonValue& schema, int depth, int& visits) {
+  if (!schema.is_object() || depth > kMaxDepth || ++visits > kMostVisits)
+    return ArgumentTypes::kAny;
   unsigned bits = ArgumentTypes::kAny;
   if (const JsonValue* reference = schema.find("$ref"); reference && reference->is_string()) {
     if (const JsonValue* to = follow(root, reference->as_string()))
-      bits &= types_of(root, *to, depth + 1);
+      bits &= types_of(root, *to, depth + 1, visits);
   }
   if (const JsonValue* type = schema.find("type")) {
     unsigned named = type->is_string() ? type_bit(type->as_string()) : 0;
@@ -71,11 +74,12 @@ unsigned types_of(const JsonValue& root, const JsonValue& schema, int depth) {
     const JsonValue* branches = schema.find(key);
     if (branches == nullptr || branches->items().empty()) continue;
     unsigned any = 0;
-    for (const JsonValue& branch : branches->items()) any |= types_of(root, branch, depth + 1);
+    for (const JsonValue& branch : branches->items())
+      any |= types_of(root, branch, depth + 1, visits);
     bits &= any;
   }
   if (const JsonValue* all = schema.find("allOf")) {
-    for (const JsonValue& part : all->items()) bits &= types_of(root, part, depth + 1);
+    for (const JsonValue& part : all->items()) bits &= types_of(root, part, depth + 1, visits);
   }
   if (const JsonValue* values = schema.find("enum"); values && !values->items().empty()) {
     unsigned listed = 0;
@@ -95,7 +99,10 @@ bool declares(const JsonValue* parameters, std::string_view key) {
 
 ArgumentTypes argument_types(const JsonValue* parameters, std::string_view key) {
   if (!declares(parameters, key)) return {};
-  return {types_of(*parameters, *parameters->find("properties")->find(key), 0)};
+  int visits = 0;
+  const unsigned bits =
+      types_of(*parameters, *parameters->find("properties")->find(key), 0, visits);
+  return {visits > kMostVisits ? ArgumentTypes::kAny : bits};
 }
 
 }  // namespace tandem::grammar

@@ -9,6 +9,8 @@ namespace {
 
 using Kind = Expression::Kind;
 constexpr size_t kFoldedParts = 400;
+// Of expressions within one another, through the rules that they name: each is a call on the stack.
+constexpr int kDeepest = 1200;
 
 class Builder {
  public:
@@ -37,8 +39,23 @@ class Builder {
   }
   RegexStore& store() { return to_.program.regex(); }
 
-  // Parts of a regular expression, SIZE_MAX when it is none; rules are counted where they are used.
+  struct Deeper {
+    explicit Deeper(int& of) : depth(of) { ++depth; }
+    ~Deeper() { --depth; }
+    Deeper(const Deeper&) = delete;
+    Deeper& operator=(const Deeper&) = delete;
+    int& depth;
+  };
+  Status check_depth() const {
+    if (depth_ <= kDeepest) return {};
+    return make_error(400, "grammar_too_large", "Rules lead to one another too deeply.");
+  }
+
+  // Parts of a regular expression, SIZE_MAX when it is none or has too many to be folded; rules are
+  // counted where they are used.
   size_t parts(const Expression& expression) {
+    const Deeper deeper(depth_);
+    if (depth_ > kDeepest) return SIZE_MAX;
     switch (expression.kind) {
       case Kind::kText:
       case Kind::kPattern:
@@ -67,12 +84,15 @@ class Builder {
       const size_t own = parts(part);
       if (own == SIZE_MAX) return SIZE_MAX;
       total += own;
+      if (total > kFoldedParts) return SIZE_MAX;
     }
     return total;
   }
   bool folds(const Expression& expression) { return parts(expression) <= kFoldedParts; }
 
   Result<NodeId> node(const Expression& expression) {
+    const Deeper deeper(depth_);
+    TANDEM_CHECK(check_depth());
     TANDEM_CHECK(to_.check_limits());
     if (fold_ && folds(expression)) {
       TANDEM_TRY(folded, regex(expression));
@@ -227,6 +247,8 @@ class Builder {
   }
 
   Result<RegexId> regex(const Expression& expression) {
+    const Deeper deeper(depth_);
+    TANDEM_CHECK(check_depth());
     switch (expression.kind) {
       case Kind::kText: {
         if (!expression.any_case) return store().literal(spelled(expression.text));
@@ -284,6 +306,7 @@ class Builder {
   std::map<std::string, RuleId> ids_;
   std::map<std::string, std::optional<RegexId>> terminals_;
   std::map<std::string, size_t> sizes_;
+  int depth_ = 0;
 };
 
 }  // namespace

@@ -65,6 +65,7 @@ Result<NodeId> build_rules(FrontEnd& to, const GrammarRules& rules, const std::s
                            const RuleOptions& options);
 
 inline constexpr int kExpressionDepth = 200;
+inline constexpr int kMostRepetitions = 4;  // of one thing: a*? is a repetition of a repetition
 
 // The rule, in our Lark, of a terminal that grammars import by name; empty: there is none.
 std::string_view common_terminal(std::string_view name);

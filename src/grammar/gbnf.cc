@@ -66,7 +66,7 @@ class GbnfReader : GrammarReader {
   }
 
   Result<Expression> repetition(Expression inner, int depth) {
-    while (true) {
+    for (int count = 0;; ++count) {
       uint32_t min = 0;
       uint32_t max = kUnbounded;
       if (take("*")) {
@@ -79,6 +79,7 @@ class GbnfReader : GrammarReader {
       } else {
         return inner;
       }
+      if (count == kMostRepetitions) return wrong("too many repetitions follow one another");
       Expression out = Expression::of(Kind::kRepeat);
       out.min = min;
       out.max = max;

@@ -141,7 +141,8 @@ Result<Built> build_program(const GrammarSpec& spec, const Vocabulary* vocabular
   auto root = build(to, spec);
   if (!root) return point(root.error());
   if (auto checked = to.check_limits(); !checked) return point(checked.error());
-  if (auto finished = out.program->finish(*root); !finished) return point(finished.error());
+  if (auto finished = out.program->finish(*root, to.deadline); !finished)
+    return point(finished.error());
   out.notes = std::move(to.notes);
   return out;
 }

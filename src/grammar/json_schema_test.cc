@@ -1,3 +1,4 @@
+#include "grammar/argument_types.h"
 #include "grammar/grammar_test_support.h"
 
 namespace tandem::grammar {
@@ -138,6 +139,33 @@ TEST(JsonSchema, RecursionEndsOrIsRefused) {
                  R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})",
                  "invalid_grammar");
   expect_refused(GrammarKind::kJsonSchema, R"({"$ref":"#"})", "unsupported_grammar", "/$ref");
+}
+
+TEST(JsonSchema, TextsAndValuesThatLeadToThemselvesAreTooLarge) {
+  const std::string self =
+      R"("$defs":{"n":{"type":"string","anyOf":[{"$ref":"#/$defs/n"},{"minLength":1}]}})";
+  expect_refused(GrammarKind::kJsonSchema,
+                 R"({"type":"object","propertyNames":{"$ref":"#/$defs/n"},)" + self + "}",
+                 "grammar_too_large", "/$defs/n/anyOf/0");
+  expect_refused(GrammarKind::kLark,
+                 "start: %arguments@/p (raw, open = \"<\", value = \"=\", close = \">\", between = "
+                 R"("") {"type":"object","properties":{"x":{"$ref":"#/$defs/n"}},)" +
+                     self + "}",
+                 "grammar_too_large", "/p/$defs/n/anyOf/0");
+  expect_refused(GrammarKind::kJsonSchema,
+                 R"({"enum":[["a"]],"items":{"$ref":"#/$defs/n"},)" + self + "}",
+                 "grammar_too_large", "/$defs/n/anyOf/0");
+}
+
+TEST(ArgumentTypes, EndsWhereSchemasReferToOneAnother) {
+  std::string branches;
+  for (int i = 0; i < 40; ++i)
+    branches += std::string(i == 0 ? "" : ",") + R"({"$ref":"#/$defs/n"})";
+  const auto parameters = parse_json(R"({"properties":{"x":{"$ref":"#/$defs/n"}},"$defs":{"n":)"
+                                     R"({"type":"string","anyOf":[)" +
+                                     branches + "]}}}");
+  ASSERT_TRUE(parameters);
+  EXPECT_EQ(argument_types(&*parameters, "x").bits, ArgumentTypes::kAny);
 }
 
 TEST(JsonSchema, EveryRefusalNamesItsPlace) {

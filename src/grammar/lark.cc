@@ -167,7 +167,7 @@ class LarkReader : GrammarReader {
   }
 
   Result<Expression> repetition(Expression inner) {
-    while (true) {
+    for (int count = 0;; ++count) {
       uint32_t min = 0;
       uint32_t max = kUnbounded;
       if (take("*")) {
@@ -190,6 +190,7 @@ class LarkReader : GrammarReader {
       } else {
         return inner;
       }
+      if (count == kMostRepetitions) return wrong("too many repetitions follow one another");
       Expression out = Expression::of(Kind::kRepeat);
       out.min = min;
       out.max = max;

@@ -142,75 +142,73 @@ RuleId Program::new_rule(std::string name) {
 
 NodeId Program::call(RuleId rule) { return calls_[rule]; }
 
-bool Program::is_productive(const ProgramNode& node) const {
+// Calls `visit` with what `node` consists of.
+template <typename Visit>
+void Program::each_part(const ProgramNode& node, Visit visit) const {
   switch (node.kind) {
-    case Kind::kNever:
-      return false;
-    case Kind::kNothing:
-    case Kind::kLexeme:
-    case Kind::kTokens:
-      return true;
     case Kind::kSequence:
-      for (uint32_t i = 0; i < node.b; ++i) {
-        if (!nodes_[child(node, i)].productive) return false;
-      }
-      return true;
     case Kind::kChoice:
-      for (uint32_t i = 0; i < node.b; ++i) {
-        if (nodes_[child(node, i)].productive) return true;
-      }
-      return false;
+      for (uint32_t i = 0; i < node.b; ++i) visit(child(node, i));
+      break;
     case Kind::kRepeat:
-      return node.b == 0 || nodes_[node.a].productive;
+      visit(node.a);
+      break;
     case Kind::kRule:
-      return nodes_[rules_[node.a]].productive;
+      visit(rules_[node.a]);
+      break;
+    default:
+      break;
   }
-  return false;
 }
 
-bool Program::is_nullable(const ProgramNode& node) const {
-  switch (node.kind) {
-    case Kind::kNothing:
-      return true;
-    case Kind::kNever:
-    case Kind::kLexeme:
-    case Kind::kTokens:
-      return false;
-    case Kind::kSequence:
-      for (uint32_t i = 0; i < node.b; ++i) {
-        if (!nodes_[child(node, i)].nullable) return false;
+// Least fixed points of "productive" and "nullable", for all that `root` leads to: each node that
+// is found to hold tells those that it is part of; a sequence waits for all of its parts.
+void Program::settle(NodeId root) {
+  constexpr uint32_t kUnseen = UINT32_MAX;
+  std::vector<uint32_t> index(nodes_.size(), kUnseen);
+  std::vector<NodeId> reached{root};
+  index[root] = 0;
+  std::vector<std::pair<uint32_t, uint32_t>> uses;  // of a part, in a whole
+  for (size_t i = 0; i < reached.size(); ++i) {
+    each_part(nodes_[reached[i]], [&](NodeId part) {
+      if (index[part] == kUnseen) {
+        index[part] = static_cast<uint32_t>(reached.size());
+        reached.push_back(part);
       }
-      return true;
-    case Kind::kChoice:
-      for (uint32_t i = 0; i < node.b; ++i) {
-        if (nodes_[child(node, i)].nullable) return true;
+      uses.emplace_back(index[part], static_cast<uint32_t>(i));
+    });
+  }
+  std::ranges::sort(uses);
+  std::vector<size_t> first(reached.size() + 1, uses.size());
+  for (size_t i = uses.size(); i-- > 0;) first[uses[i].first] = i;
+  for (size_t i = reached.size(); i-- > 0;) first[i] = std::min(first[i], first[i + 1]);
+  for (bool ProgramNode::* const property : {&ProgramNode::productive, &ProgramNode::nullable}) {
+    std::vector<uint32_t> open(reached.size(), 1);
+    std::vector<uint32_t> work;
+    for (uint32_t i = 0; i < reached.size(); ++i) {
+      ProgramNode& node = nodes_[reached[i]];
+      const bool token = node.kind == Kind::kLexeme || node.kind == Kind::kTokens;
+      node.*property = node.kind == Kind::kNothing || (node.kind == Kind::kRepeat && node.b == 0) ||
+                       (token && property == &ProgramNode::productive);
+      if (node.kind == Kind::kSequence) open[i] = node.b;
+      if (node.*property) work.push_back(i);
+    }
+    while (!work.empty()) {
+      const uint32_t part = work.back();
+      work.pop_back();
+      for (size_t use = first[part]; use < first[part + 1]; ++use) {
+        const uint32_t whole = uses[use].second;
+        ProgramNode& node = nodes_[reached[whole]];
+        if (node.*property || --open[whole] > 0) continue;
+        node.*property = true;
+        work.push_back(whole);
       }
-      return false;
-    case Kind::kRepeat:
-      return node.b == 0 || nodes_[node.a].nullable;
-    case Kind::kRule:
-      return nodes_[rules_[node.a]].nullable;
-  }
-  return false;
-}
-
-// Least fixed points. Children mostly come before their parents, so a few rounds do.
-void Program::settle() {
-  for (ProgramNode& node : nodes_) {
-    node.nullable = node.kind == Kind::kNothing;
-    node.productive = node.nullable || node.kind == Kind::kLexeme || node.kind == Kind::kTokens;
-  }
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (ProgramNode& node : nodes_) {
-      if (!node.productive && is_productive(node)) changed = node.productive = true;
-      if (!node.nullable && is_nullable(node)) changed = node.nullable = true;
     }
   }
 }
 
 bool Program::derives_anything(NodeId node) {
-  settle();
+  settle(node);
   return nodes_[node].productive;
 }
 
@@ -256,7 +254,7 @@ bool Program::reaches(RuleId from, RuleId rule) const {
 NodeId Program::without_left(NodeId id, RuleId rule, std::vector<NodeId>& tails, int depth) {
   constexpr int kDeepest = 40;
   const ProgramNode node = nodes_[id];
-  if (depth > kDeepest) rewritten_ = false;
+  if (depth > kDeepest || timed_out()) rewritten_ = false;
   if (!rewritten_) return id;
   if (node.kind == Kind::kRule) {
     if (node.a == rule) {
@@ -330,8 +328,10 @@ Status Program::remove_left_recursion() {
     std::erase(tails, kNothing);
     if (rewritten_) {
       rules_[rule] = sequence({rest, repeat(choice(tails), 0, kUnbounded)});
-      settle();
+      settle(root_);
     }
+    if (timed_out())
+      return make_error(400, "grammar_timeout", "The grammar took too long to compile.");
     if (!rewritten_ || reaches(rule, rule)) {
       return make_error(400, "unsupported_grammar",
                         "The rule '" + rule_names_[rule] +
@@ -343,9 +343,12 @@ Status Program::remove_left_recursion() {
   return {};
 }
 
-Status Program::finish(NodeId root) {
+bool Program::timed_out() const { return std::chrono::steady_clock::now() > deadline_; }
+
+Status Program::finish(NodeId root, std::chrono::steady_clock::time_point deadline) {
   root_ = root;
-  settle();
+  deadline_ = deadline;
+  settle(root);
   if (!nodes_[root].productive)
     return make_error(400, "invalid_grammar", "Nothing satisfies the grammar.");
   return remove_left_recursion();

@@ -3,6 +3,7 @@
 // builds one.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -61,8 +62,9 @@ class Program {
   NodeId call(RuleId rule);
 
   // To be called once, when all rules are defined. Errors: 400 "invalid_grammar" when nothing can
-  // be derived, or when a rule begins with itself in a way that is not rewritten.
-  Status finish(NodeId root);
+  // be derived, or when a rule begins with itself in a way that is not rewritten; 400
+  // "grammar_timeout" when that takes beyond `deadline`.
+  Status finish(NodeId root, std::chrono::steady_clock::time_point deadline);
   // Whether `node` derives anything, as far as rules are defined now.
   bool derives_anything(NodeId node);
 
@@ -77,9 +79,10 @@ class Program {
 
  private:
   NodeId add(ProgramNode node, std::span<const NodeId> children = {});
-  void settle();
-  bool is_productive(const ProgramNode& node) const;
-  bool is_nullable(const ProgramNode& node) const;
+  template <typename Visit>
+  void each_part(const ProgramNode& node, Visit visit) const;
+  void settle(NodeId root);
+  bool timed_out() const;
   Status remove_left_recursion();
   std::vector<RuleId> maybe_left_recursive() const;
   void leftmost(NodeId node, std::vector<RuleId>& out) const;
@@ -99,6 +102,7 @@ class Program {
   std::vector<NodeId> calls_;
   NodeId root_ = kNever;
   bool rewritten_ = true;  // by without_left
+  std::chrono::steady_clock::time_point deadline_;
 };
 
 }  // namespace tandem::grammar

@@ -220,13 +220,9 @@ Result<NodeId> SchemaCompiler::compile_arguments(const ArgumentsLayout& layout) 
 }
 
 Result<NodeId> SchemaCompiler::compile_arguments(const Conjunction& conjunction) {
-  constexpr int kDeepest = 64;
-  if (depth_ >= kDeepest)
-    return make_error(400, "grammar_too_large", "The schema is nested too deeply.");
-  ++depth_;
-  auto built = build_arguments(conjunction);
-  --depth_;
-  return built;
+  TANDEM_CHECK(check_depth(conjunction));
+  const Deeper deeper(depth_);
+  return build_arguments(conjunction);
 }
 
 // As build(), of an object that has no braces.

@@ -112,6 +112,17 @@ bool SchemaCompiler::within(uint32_t scope, uint32_t ancestor) const {
   return scope == ancestor;
 }
 
+Status SchemaCompiler::check_depth(const Conjunction& conjunction) const {
+  if (depth_ < kDeepest) return {};
+  Error error{400, "grammar_too_large", "The schema is nested too deeply."};
+  // The schema that was added last and is the client's.
+  for (const Item& item : conjunction) {
+    if (std::string place = source_.pointer(*item.schema); !place.empty())
+      error.pointer = std::move(place);
+  }
+  return tl::unexpected(std::move(error));
+}
+
 Result<NodeId> SchemaCompiler::compile(const Conjunction& conjunction) {
   // The set is the key; its order is that of the properties.
   Conjunction key = conjunction;
@@ -127,13 +138,11 @@ Result<NodeId> SchemaCompiler::compile(const Conjunction& conjunction) {
     }
     return to_.program.call(*known->second.rule);
   }
-  if (depth_ >= kDeepest)
-    return make_error(400, "grammar_too_large", "The schema is nested too deeply.");
+  TANDEM_CHECK(check_depth(conjunction));
   TANDEM_CHECK(to_.check_limits());
   Known& entry = known_[std::move(key)];
-  ++depth_;
+  const Deeper deeper(depth_);
   auto built = build(conjunction);
-  --depth_;
   if (!built) return built;
   if (entry.rule) {
     to_.program.define(*entry.rule, *built);
@@ -268,6 +277,7 @@ Status SchemaCompiler::check_disjoint(const Conjunction& rest, const Disjunction
       Conjunction two = branches[a];
       two.push_back(branches[b].back());
       TANDEM_TRY(node, compile(two));
+      TANDEM_CHECK(to_.check_limits());
       if (node == kNever || !to_.program.derives_anything(node)) continue;
       overlap = "branches " + std::to_string(a) + " and " + std::to_string(b) + " overlap";
       break;

@@ -101,6 +101,19 @@ class SchemaCompiler {
   tl::unexpected<Error> refused(const JsonValue& schema, std::string_view keyword,
                                 const std::string& why = {}) const;
 
+  // One level deeper, while it lives: what goes down schemas or values counts them together.
+  class Deeper {
+   public:
+    explicit Deeper(int& depth) : depth_(depth) { ++depth_; }
+    ~Deeper() { --depth_; }
+    Deeper(const Deeper&) = delete;
+    Deeper& operator=(const Deeper&) = delete;
+
+   private:
+    int& depth_;
+  };
+  Status check_depth(const Conjunction& conjunction) const;
+
   // schema_compiler.cc: conjunctions.
   Result<NodeId> compile(const Conjunction& conjunction);
   Result<NodeId> build(const Conjunction& conjunction);

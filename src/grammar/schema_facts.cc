@@ -190,6 +190,8 @@ Result<RegexId> SchemaCompiler::content_regex(const StringRules& rules, Spelling
 
 // The texts that a conjunction allows, whatever else it allows.
 Result<RegexId> SchemaCompiler::string_content(const Conjunction& conjunction, Spelling spelling) {
+  TANDEM_CHECK(check_depth(conjunction));
+  const Deeper deeper(depth_);
   Conjunction items;
   TANDEM_TRY(possible, flatten(conjunction, items));
   if (!possible) return kNoMatch;

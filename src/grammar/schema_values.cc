@@ -91,6 +91,8 @@ Result<std::vector<const JsonValue*>> SchemaCompiler::allowed_values(const Conju
 }
 
 Result<bool> SchemaCompiler::satisfies(const JsonValue& value, const Conjunction& conjunction) {
+  TANDEM_CHECK(check_depth(conjunction));
+  const Deeper deeper(depth_);
   Conjunction items;
   TANDEM_TRY(possible, flatten(conjunction, items));
   if (!possible) return false;

@@ -42,6 +42,32 @@ term ::= [0-9]{1,3} | "(" expr ")"
   expect_refused(GrammarKind::kGbnf, "root ::= " + std::string(60000, '('), "invalid_grammar");
 }
 
+TEST(TextGrammars, WhatIsDeeplyNestedIsRefused) {
+  for (const char* marks : {"*", "?", "+"}) {
+    std::string many;
+    for (int i = 0; i < 200'000; ++i) many += marks;
+    expect_refused(GrammarKind::kLark, "start: \"a\"" + many, "invalid_grammar");
+    expect_refused(GrammarKind::kGbnf, "root ::= \"a\"" + many, "invalid_grammar");
+  }
+  expect_language(GrammarKind::kLark, "start: \"a\"+?\n?b: \"b\"", {"", "aa"}, {"b"});
+  std::string rules;
+  std::string terminals;
+  std::string gbnf = "root ::= r0\n";
+  const int size = 20'000 - 2;
+  for (int i = 0; i < size; ++i) {
+    const std::string next = std::to_string(i + 1);
+    rules += "r" + std::to_string(i) + ": r" + next + "\n";
+    terminals += "T" + std::to_string(i) + ": T" + next + "\n";
+    gbnf += "r" + std::to_string(i) + " ::= r" + next + "\n";
+  }
+  const std::string last = std::to_string(size);
+  expect_refused(GrammarKind::kLark, "start: r0\n" + rules + "r" + last + ": \"a\"",
+                 "grammar_too_large");
+  expect_refused(GrammarKind::kLark, "start: T0\n" + terminals + "T" + last + ": \"a\"",
+                 "grammar_too_large");
+  expect_refused(GrammarKind::kGbnf, gbnf + "r" + last + " ::= \"a\"\n", "grammar_too_large");
+}
+
 TEST(Lark, FreeTextUntilAMarkerThenSyntax) {
   const char* text = R"(
 start: (PRE call)* TAIL
