@@ -170,6 +170,38 @@ bool read_choice_word(const JsonValue& value, Draft& draft) {
   return word == "none" || word == "auto" || word == "required";
 }
 
+Status read_allowed_tools(
+    const JsonValue& value, const std::string& pointer,
+    const std::function<std::optional<std::string>(const JsonValue&)>& name_of, Draft& draft) {
+  const JsonValue* mode = value.find("mode");
+  const std::string word = mode == nullptr ? "" : mode->as_string();
+  if (word != "auto" && word != "required")
+    return refuse("invalid_value", "'mode' must be auto or required", pointer + "/mode");
+  const bool required = word == "required";
+  const JsonValue* tools = value.find("tools");
+  if (tools == nullptr || !tools->is_array())
+    return refuse("invalid_type", "'tools' must be an array", pointer + "/tools");
+  if (tools->items().size() > kMaxTools)
+    return refuse("array_above_max_length", "there are more than 4096 tools", pointer + "/tools");
+  std::vector<std::string> names;
+  for (size_t i = 0; i < tools->items().size(); ++i) {
+    auto name = name_of(tools->items()[i]);
+    if (!name) continue;
+    if (name->empty()) {
+      return refuse("invalid_value", "an allowed tool must have a name",
+                    pointer_to(pointer + "/tools", i));
+    }
+    names.push_back(std::move(*name));
+  }
+  if (names.empty() && required)
+    return refuse("invalid_value", "'tool_choice' asks for a call, but allows no tool",
+                  pointer + "/tools");
+  if (required) draft.request.choice = ToolChoice::kRequired;
+  draft.tools_off = names.empty();
+  if (!names.empty()) draft.request.allowed_tools = std::move(names);
+  return {};
+}
+
 Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft) {
   if (read_choice_word(value, draft)) return {};
   ApiRequest& request = draft.request;
@@ -179,14 +211,11 @@ Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draf
     return function == nullptr ? nullptr : function->find("name");
   };
   if (const JsonValue* allowed = value.find("allowed_tools")) {
-    const JsonValue* mode = allowed->find("mode");
-    if (mode != nullptr && mode->as_string() == "required") request.choice = ToolChoice::kRequired;
-    const JsonValue* tools = allowed->find("tools");
-    if (tools == nullptr) return {};
-    for (const JsonValue& tool : tools->items()) {
-      if (const JsonValue* one = name_of(tool)) request.allowed_tools.push_back(one->as_string());
-    }
-    return {};
+    const auto allowed_name = [&](const JsonValue& of) -> std::optional<std::string> {
+      const JsonValue* name = name_of(of);
+      return name == nullptr ? std::string() : name->as_string();
+    };
+    return read_allowed_tools(*allowed, pointer + "/allowed_tools", allowed_name, draft);
   }
   const JsonValue* name = name_of(value);
   if (name == nullptr || !name->is_string())

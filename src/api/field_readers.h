@@ -2,6 +2,8 @@
 // them.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "api/field_table.h"
@@ -20,6 +22,11 @@ Status read_tools(const JsonValue& value, const std::string& pointer, Draft& dra
 // A choice that is a word: "none", "auto", "required". False: another one, or no text.
 bool read_choice_word(const JsonValue& value, Draft& draft);
 Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draft& draft);
+// {"mode": "auto" | "required", "tools": [...]}, wherever a dialect puts it; `name_of` gives an
+// entry's name, empty: it lacks one, absent: it is no tool of ours. Auto without tools is "none".
+Status read_allowed_tools(
+    const JsonValue& value, const std::string& pointer,
+    const std::function<std::optional<std::string>(const JsonValue&)>& name_of, Draft& draft);
 Status read_template_arguments(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_messages(const JsonValue& value, const std::string& pointer, Draft& draft);
 // Text, token ids, or an array of either; none may be an empty array.

@@ -78,8 +78,9 @@ struct ApiRequest {
   JsonValue messages;  // array, or null: not a chat
   JsonValue tools;     // array or null
   ToolChoice choice = ToolChoice::kAuto;
-  std::string chosen_tool;                 // kNamed
-  std::vector<std::string> allowed_tools;  // those that may be demanded; empty: all
+  std::string chosen_tool;  // kNamed
+  // Those that may be called, never an empty list; absent: all.
+  std::optional<std::vector<std::string>> allowed_tools;
   std::vector<std::string> tool_pointers;  // of each tool's parameters in the body
   std::vector<ToolName> tool_names;        // of those that are told otherwise
   AnswerFormat format;

@@ -71,11 +71,16 @@ Status finish_logprobs(Draft& draft) {
 
 Status finish_choice_of_tools(const Draft& draft) {
   const ApiRequest& request = draft.request;
+  const ToolTable tools(request.tools);
+  if (request.allowed_tools &&
+      std::ranges::none_of(*request.allowed_tools,
+                           [&](const std::string& name) { return tools.knows(name); })) {
+    return refuse("'tool_choice' allows none of the tools", "/tool_choice");
+  }
   if (request.choice == ToolChoice::kAuto) return {};
   if (request.tools.is_null())
     return refuse("'tool_choice' asks for a call, but there are no tools", "/tool_choice");
-  if (request.choice != ToolChoice::kNamed || ToolTable(request.tools).knows(request.chosen_tool))
-    return {};
+  if (request.choice != ToolChoice::kNamed || tools.knows(request.chosen_tool)) return {};
   return refuse("'tool_choice' names '" + request.chosen_tool.substr(0, 128) +
                     "', which is not among the tools",
                 "/tool_choice");

@@ -152,6 +152,16 @@ TEST(OpenAiRequest, BadFieldsOfAChatAre400WithTheirPointerAndCode) {
       {R"("tool_choice":"required")", "/tool_choice", kValue},
       {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "/tool_choice", kValue},
       {R"("tool_choice":"sometimes")", "/tool_choice", kValue},
+      {R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"any","tools":[]}})",
+       "/tool_choice/allowed_tools/mode", kValue},
+      {R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"tools":[]}})",
+       "/tool_choice/allowed_tools/mode", kValue},
+      {R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto"}})",
+       "/tool_choice/allowed_tools/tools", kType},
+      {R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[]}})",
+       "/tool_choice/allowed_tools/tools", kValue},
+      {R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function"}]}})",
+       "/tool_choice/allowed_tools/tools/0", kValue},
       {R"("tools":{"a":1})", "/tools", kType},
       {R"("tools":[[[]]])", "/tools/0", kType},
       {R"("functions":[{"name":"f"}])", "/functions", kUnsupported},
@@ -258,6 +268,47 @@ TEST(OpenAiRequest, ToolChoiceNoneHidesTheTools) {
   EXPECT_EQ(chat(tools)->tools.items().size(), 1U);
   EXPECT_EQ(chat(tools + R"(,"tool_choice":"auto")")->tools.items().size(), 1U);
   EXPECT_TRUE(chat(tools + R"(,"tool_choice":"none")")->tools.is_null());
+}
+
+TEST(OpenAiRequest, AllowedToolsMayBeCalledAndNoOthers) {
+  const std::string tools =
+      R"(,"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}])";
+  const auto allow = [&](const std::string& list) {
+    return chat(tools + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":)" + list + "}");
+  };
+  const auto some =
+      allow(R"({"mode":"auto","tools":[{"type":"function","function":{"name":"g"}}]})");
+  ASSERT_TRUE(some) << some.error().message;
+  EXPECT_EQ(some->choice, ToolChoice::kAuto);
+  EXPECT_EQ(some->allowed_tools, std::vector<std::string>{"g"});
+  EXPECT_EQ(some->tools.items().size(), 2U);
+  const auto none = allow(R"({"mode":"auto","tools":[]})");
+  ASSERT_TRUE(none);
+  EXPECT_TRUE(none->tools.is_null());
+  EXPECT_FALSE(chat(tools)->allowed_tools);
+  const auto unknown =
+      allow(R"({"mode":"auto","tools":[{"type":"function","function":{"name":"h"}}]})");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().pointer, "/tool_choice");
+}
+
+TEST(OpenAiRequest, ResponsesSayAllowedToolsFlat) {
+  const auto allow = [](const std::string& mode, const std::string& list) {
+    return parse_request(
+        Endpoint::kResponses,
+        parse(
+            R"({"input":"x","tools":[{"type":"function","name":"f"},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}],"tool_choice":{"type":"allowed_tools","mode":")" +
+            mode + R"(","tools":)" + list + "}}"));
+  };
+  const auto some = allow(
+      "required", R"([{"type":"web_search"},{"type":"function","name":"f","namespace":"n"}])");
+  ASSERT_TRUE(some) << some.error().message;
+  EXPECT_EQ(some->choice, ToolChoice::kRequired);
+  EXPECT_EQ(some->allowed_tools, std::vector<std::string>{"n__f"});
+  EXPECT_TRUE(allow("auto", R"([{"type":"web_search"}])")->tools.is_null());
+  EXPECT_EQ(allow("any", "[]").error().pointer, "/tool_choice/mode");
+  EXPECT_EQ(allow("required", R"([{"type":"web_search"}])").error().pointer, "/tool_choice/tools");
+  EXPECT_EQ(allow("auto", R"([{"type":"custom"}])").error().pointer, "/tool_choice/tools/0");
 }
 
 TEST(OpenAiRequest, AKeyGivenTwiceIsRefusedHoweverItIsSpelled) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "api/custom_tools.h"
 #include "api/tools/call_layout.h"
 
 namespace tandem::api {
@@ -29,7 +30,7 @@ std::string until(const Marker& end, const std::vector<std::string>& never) {
 bool is_offered(const ApiRequest& request, const std::string& name) {
   if (request.choice == ToolChoice::kNamed) return name == request.chosen_tool;
   const auto& allowed = request.allowed_tools;
-  return allowed.empty() || std::ranges::find(allowed, name) != allowed.end();
+  return !allowed || std::ranges::find(*allowed, name) != allowed->end();
 }
 
 std::vector<GrammarTool> offered(const ApiRequest& request) {
@@ -53,6 +54,12 @@ std::vector<GrammarTool> offered(const ApiRequest& request) {
   return out;
 }
 
+// Where the body names the tool.
+std::string name_pointer(const ApiRequest& request, const GrammarTool& tool) {
+  if (is_custom(request, tool.name)) return tool.pointer + "/name";
+  return tool.pointer.substr(0, tool.pointer.rfind('/')) + "/name";
+}
+
 std::string json(const JsonValue& schema, const std::string& pointer) {
   return "%json@" + pointer + " " + schema.dump();
 }
@@ -67,14 +74,15 @@ class Builder {
     const auto kept = std::ranges::find_if(
         tools_, [](const GrammarTool& tool) { return tool.strict || tool.custom; });
     const bool strict = kept != tools_.end();
+    const bool limited = request_.allowed_tools.has_value();
     const bool formatted = request_.format.kind != AnswerFormat::Kind::kText;
-    if (!forced && !formatted && !strict) return std::nullopt;
+    if (!forced && !formatted && !strict && !limited) return std::nullopt;
     auto layout = format_.layout(opening_);
-    if (!layout && (forced || strict)) {
+    if (!layout && (forced || strict || limited)) {
       Error error = layout.error();
-      error.pointer = forced         ? "/tool_choice"
-                      : kept->custom ? kept->custom->pointer
-                                     : kept->pointer;
+      error.pointer = forced || !strict ? "/tool_choice"
+                      : kept->custom    ? kept->custom->pointer
+                                        : kept->pointer;
       return tl::unexpected(std::move(error));
     }
     if (layout) layout_ = std::move(*layout);
@@ -90,8 +98,9 @@ class Builder {
     }
     if (!forced && !formatted && !layout_) return std::nullopt;  // nothing will be read as a call
     GrammarSpec spec;
-    spec.strict = strict || request_.format.strict;
     const bool calls = !tools_.empty() && layout_.has_value();
+    if (calls) TANDEM_CHECK(check_names());
+    spec.strict = (calls && strict) || request_.format.strict;
     const bool framed = layout_ && layout_->frame;
     if (formatted && !calls && !framed && !reasons()) return plain(std::move(spec));
     spec.kind = GrammarKind::kLark;
@@ -111,6 +120,17 @@ class Builder {
   }
 
  private:
+  Status check_names() const {
+    for (const GrammarTool& tool : tools_) {
+      if (!tool.name.empty() && layout_->names(tool.name)) continue;
+      return make_error(400, "invalid_value",
+                        "calls of this tool cannot be kept to a grammar: in the syntax of this "
+                        "model's family its name would not be read back",
+                        name_pointer(request_, tool));
+    }
+    return {};
+  }
+
   bool reasons() const {
     return opening_ == Opening::kReasoning ||
            (opening_ == Opening::kFree && !format_.style().open.empty());

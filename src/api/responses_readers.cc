@@ -224,13 +224,14 @@ Status read_response_tool_choice(const JsonValue& value, const std::string& poin
     return make_error(400, "invalid_type", "'tool_choice' must be a string or an object", pointer);
   TANDEM_TRY(type, string_member(value, "type", pointer));
   if (type == "allowed_tools") {
-    if (text_of(value, "mode") == "required") request.choice = ToolChoice::kRequired;
-    const JsonValue* tools = value.find("tools");
-    if (tools == nullptr) return {};
-    for (const JsonValue& tool : tools->items())
-      request.allowed_tools.push_back(
-          qualified_name(text_of(tool, "namespace"), text_of(tool, "name")));
-    return {};
+    // Tools that a vendor runs itself are none of ours.
+    const auto name_of = [](const JsonValue& tool) -> std::optional<std::string> {
+      const std::string kind = text_of(tool, "type");
+      if (!kind.empty() && kind != "function" && kind != "custom") return std::nullopt;
+      const std::string own = text_of(tool, "name");
+      return own.empty() ? own : qualified_name(text_of(tool, "namespace"), own);
+    };
+    return read_allowed_tools(value, pointer, name_of, draft);
   }
   if (type != "function" && type != "custom")
     return make_error(400, "unsupported_parameter", "only functions and custom tools can be chosen",

@@ -14,6 +14,17 @@ std::string quoted_list(const std::vector<std::string>& texts, const char* betwe
 
 }  // namespace
 
+NameRule names_without(std::string_view bytes) {
+  constexpr size_t kMaxName = 256;
+  return [bytes = std::string(bytes)](std::string_view name) {
+    return name.size() <= kMaxName && name.find_first_of(bytes) == std::string_view::npos;
+  };
+}
+
+NameRule any_name() {
+  return [](std::string_view) { return true; };
+}
+
 std::string lark_text(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

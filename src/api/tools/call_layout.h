@@ -41,6 +41,12 @@ struct ReplyFrame {
   std::string before_calls;  // what may be said before calls
 };
 
+// Whether the parser reads a tool's name where a call says it. Names are not empty.
+using NameRule = std::function<bool(std::string_view)>;
+// At most 256 bytes and none of these.
+NameRule names_without(std::string_view bytes);
+NameRule any_name();
+
 // All strings are Lark.
 struct CallLayout {
   std::string before;  // any text and the marker that opens calls; empty: calls begin bare
@@ -54,6 +60,7 @@ struct CallLayout {
   std::string close;    // behind the last
   bool single = false;  // a reply has at most one
   std::function<std::string(const GrammarTool&)> call;
+  NameRule names = names_without(" \t\r\n\"&<>{");
   std::optional<ReplyFrame> frame;
 };
 

@@ -302,6 +302,55 @@ TEST_P(Layouts, CallsOfStrictToolsAreKeptToTheirSchemas) {
   if (tagged) EXPECT_GT(calls, 0);
 }
 
+// tool_choice auto with a list: no strict tool is needed for others not to be called.
+TEST_P(Layouts, ToolsThatAreNotAllowedAreNotCalled) {
+  const Model model = model_of(GetParam());
+  const auto request = chat(
+      R"(,"tools":[{"type":"function","function":{"name":"other"}},{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{},"additionalProperties":false}}}])"
+      R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"f"}}]}})");
+  ASSERT_TRUE(request) << request.error().message;
+  const auto spec = reply_grammar(*request, *model.format, opening_of(model));
+  ASSERT_TRUE(spec) << spec.error().message;
+  ASSERT_TRUE(spec->has_value());
+  const auto grammar = compiled(**spec, model);
+  ASSERT_NE(grammar, nullptr);
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    Writer writer(model, grammar, seed);
+    ASSERT_TRUE(open_calls(GetParam(), model, **model.format->layout(opening_of(model)), writer))
+        << writer.text;
+    if (!writer.finish()) continue;
+    const Said said = read(model, request->tools, writer);
+    if (find_family(GetParam().parser)->reply == nullptr)
+      EXPECT_FALSE(said.calls.empty()) << writer.text;
+    for (const auto& [name, arguments] : said.calls) EXPECT_EQ(name, "f") << writer.text;
+  }
+}
+
+// Either the parser reads a name back as it is, or it is refused where it stands.
+TEST_P(Layouts, NamesAreReadBackOrRefused) {
+  const Model model = model_of(GetParam());
+  for (const char* name : {"mcp:search/web", "get weather", "a\"b", "a{b", "a>b", "a<b", "a(b",
+                           "[a", "a&quot;b", "a\nb", "\ta", "caf\xC3\xA9", "a-b.c_D9", ""}) {
+    const auto request = chat(
+        R"(,"tools":[{"type":"function","function":{"name":)" + JsonValue::string(name).dump() +
+        R"(,"parameters":{"type":"object","properties":{},"additionalProperties":false}}}],"tool_choice":"required","parallel_tool_calls":false)");
+    ASSERT_TRUE(request) << request.error().message;
+    const auto spec = reply_grammar(*request, *model.format, opening_of(model));
+    if (!spec) {
+      EXPECT_EQ(spec.error().pointer, "/tools/0/function/name") << name;
+      EXPECT_NE(std::string_view(name), "a-b.c_D9");
+      continue;
+    }
+    const auto grammar = compiled(**spec, model);
+    ASSERT_NE(grammar, nullptr);
+    Writer writer(model, grammar, 1);
+    ASSERT_TRUE(writer.finish()) << writer.text;
+    const Said said = read(model, request->tools, writer);
+    ASSERT_EQ(said.calls.size(), 1U) << writer.text;
+    EXPECT_EQ(said.calls[0].first, name) << writer.text;
+  }
+}
+
 constexpr const char* kLark =
     "start: line+\nline: VERB \" \\\"\" /[a-z<>]{1,4}/ \"\\\"\" LF\nVERB: \"add\" | "
     "\"del\"\n%import common.LF";
@@ -351,6 +400,33 @@ TEST(CallLayout, SaysWhichTokenIsMissing) {
     ASSERT_FALSE(strict) << parser;
     EXPECT_EQ(strict.error().pointer, "/tools/0/function/parameters");
   }
+}
+
+TEST(CallLayout, ANameThatIsNotReadBackIsRefusedInEveryDialect) {
+  const Model model = model_of({"llama4_pythonic", "", "", true});
+  const auto pointer = [&](Endpoint endpoint, const std::string& body) {
+    const auto request = parse_request(endpoint, parse(body));
+    EXPECT_TRUE(request) << request.error().message;
+    const auto spec = reply_grammar(*request, *model.format, Opening::kFree);
+    return spec ? std::string("none") : spec.error().pointer.value_or("");
+  };
+  EXPECT_EQ(
+      pointer(
+          Endpoint::kResponses,
+          R"({"input":"x","tools":[{"type":"function","name":"a b"}],"tool_choice":"required"})"),
+      "/tools/0/name");
+  EXPECT_EQ(
+      pointer(Endpoint::kResponses,
+              R"({"input":"x","tools":[{"type":"custom","name":"a b"}],"tool_choice":"required"})"),
+      "/tools/0/name");
+  EXPECT_EQ(
+      pointer(
+          Endpoint::kMessages,
+          R"({"max_tokens":1,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"a b","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}})"),
+      "/tools/0/name");
+  EXPECT_EQ(
+      pointer(Endpoint::kResponses, R"({"input":"x","tools":[{"type":"function","name":"a b"}]})"),
+      "none");
 }
 
 TEST(CallLayout, IsThereForEveryFamily) {

@@ -164,6 +164,7 @@ Result<CallLayout> dsml_layout(const LayoutInput& in) {
     }
     out.before = "%until(" + lark_text(first) + " without" + others + ") \"\\n\"";
   }
+  out.names = names_without("\"");
   out.close = tag("</", block + ">");
   out.call = [tag, never = in.markers[space.empty() ? 3 : 4].spelling](const GrammarTool& tool) {
     const ArgumentParts parts{.open = tag("<", "parameter name=\""),

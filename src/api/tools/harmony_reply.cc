@@ -226,6 +226,7 @@ Result<CallLayout> harmony_layout(const LayoutInput& in) {
       lark_marker(markers[1]) + " " + lark_marker(markers[0]) + " \"assistant\"";
   const std::string begin = in.opening == Opening::kAnswer ? again + " " : "";
   CallLayout out;
+  out.names = names_without(" \n");
   out.single = true;
   out.open = begin + channel("\"commentary to=functions.\"");
   out.call = [middle = " " + lark_marker(markers[4]) + " \"json\"" + message + " ",

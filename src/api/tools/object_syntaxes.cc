@@ -241,6 +241,7 @@ std::unique_ptr<CallSyntax> make_mistral_calls(const Markers& markers) {
 
 Result<CallLayout> hermes_layout(const LayoutInput& in) {
   CallLayout out;
+  out.names = any_name();
   open_with(out, {&in.markers[0]});
   out.between = "\"\\n\" " + out.opener;
   out.call = [close = lark_marker(in.markers[1])](const GrammarTool& tool) {
@@ -252,6 +253,7 @@ Result<CallLayout> hermes_layout(const LayoutInput& in) {
 // One list of all calls.
 Result<CallLayout> smollm_layout(const LayoutInput& in) {
   CallLayout out;
+  out.names = any_name();
   open_with(out, {&in.markers[0]});
   out.open = "\"[\"";
   out.between = "\", \"";
@@ -262,6 +264,7 @@ Result<CallLayout> smollm_layout(const LayoutInput& in) {
 
 Result<CallLayout> llama_layout(const LayoutInput& in) {
   CallLayout out;
+  out.names = any_name();
   open_with(out, {&in.markers[0]});
   out.before.clear();
   out.bare = '{';
@@ -279,6 +282,7 @@ Result<CallLayout> mistral_layout(const LayoutInput& in) {
   CallLayout out;
   open_with(out, {&in.markers[0]});
   if (!says("[ARGS]") && !(in.chat_template.empty() && in.markers[2].token >= 0)) {
+    out.names = any_name();
     out.open = "\"[\"";
     out.between = "\", \"";
     out.close = "\"]\"";
@@ -286,6 +290,7 @@ Result<CallLayout> mistral_layout(const LayoutInput& in) {
     return out;
   }
   TANDEM_CHECK(need_tokens("mistral", {&in.markers[2]}));
+  out.names = names_without(" \t\r\n{[");
   out.between = out.opener;
   std::string middle = lark_marker(in.markers[2]);
   if (says("[CALL_ID]") && in.markers[1].token >= 0)

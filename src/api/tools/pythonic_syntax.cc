@@ -260,6 +260,7 @@ Result<CallLayout> pythonic_layout(const LayoutInput& in) {
   CallLayout out;
   open_with(out, {&in.markers[0]});
   out.before.clear();
+  out.names = [](std::string_view name) { return std::ranges::all_of(name, is_name); };
   out.bare = '[';
   out.open = "\"[\"";
   out.between = "\", \"";

@@ -244,6 +244,7 @@ std::unique_ptr<CallSyntax> make_qwen_xml_calls(const Markers& markers) {
 Result<CallLayout> qwen_xml_layout(const LayoutInput& in) {
   CallLayout out;
   open_with(out, {&in.markers[0], &in.markers[2]});
+  out.names = names_without(">\n");
   out.between = "\"\\n\" " + out.opener;
   out.call = [close = lark_marker(in.markers[1])](const GrammarTool& tool) {
     const ArgumentParts parts{

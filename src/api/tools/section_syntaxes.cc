@@ -184,6 +184,7 @@ Result<CallLayout> section_layout(std::string_view family, const Markers& marker
 
 Result<CallLayout> kimi_layout(const LayoutInput& in) {
   TANDEM_TRY(out, section_layout("kimi_k2", in.markers));
+  out.names = names_without("");
   out.call = [body = lark_marker(in.markers[3]),
               end = lark_marker(in.markers[4])](const GrammarTool& tool) {
     return lark_text("functions." + tool.name + ":") + " /[0-9]{1,6}/ " + body + " " +

@@ -151,6 +151,7 @@ Result<CallLayout> xtml_layout(const LayoutInput& in) {
   const std::string message = " [" + end("message") + "]";
   const bool answering = in.opening == Opening::kAnswer;
   CallLayout out;
+  out.names = names_without("\"&");
   out.open = (answering ? end("response") + " " : "") + tag("tools");
   out.close = end("tools") + message;
   ArgumentParts parts{.open = lark_marker(markers[0]) + " " + lark_text("argument key=\""),
