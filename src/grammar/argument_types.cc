@@ -1,6 +1,7 @@
 #include "grammar/argument_types.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tandem::grammar {
 
@@ -103,6 +104,43 @@ ArgumentTypes argument_types(const JsonValue* parameters, std::string_view key) 
   const unsigned bits =
       types_of(*parameters, *parameters->find("properties")->find(key), 0, visits);
   return {visits > kMostVisits ? ArgumentTypes::kAny : bits};
+}
+
+JsonValue simple_parameters(const JsonValue& parameters, bool words) {
+  static constexpr std::pair<unsigned, const char*> kNames[] = {
+      {ArgumentTypes::kString, "string"},   {ArgumentTypes::kNumber, "number"},
+      {ArgumentTypes::kBoolean, "boolean"}, {ArgumentTypes::kNull, "null"},
+      {ArgumentTypes::kObject, "object"},   {ArgumentTypes::kArray, "array"}};
+  const auto fits = [&](std::string_view name) {
+    return !words || (!name.empty() && std::ranges::all_of(name, [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+    }));
+  };
+  JsonValue::Object properties;
+  const JsonValue* declared = parameters.find("properties");
+  if (declared != nullptr && declared->is_object()) {
+    for (const auto& [name, unused] : declared->members()) {
+      if (!fits(name)) continue;
+      const unsigned bits = argument_types(&parameters, name).bits;
+      JsonValue types = JsonValue::array();
+      for (const auto& [bit, type] : kNames) {
+        if ((bits & bit) != 0) types.push_back(JsonValue::string(type));
+      }
+      properties.emplace_back(name, bits == ArgumentTypes::kAny
+                                        ? JsonValue::object()
+                                        : JsonValue::object({{"type", std::move(types)}}));
+    }
+  }
+  JsonValue required = JsonValue::array();
+  const JsonValue* names = parameters.find("required");
+  if (names != nullptr && names->is_array()) {
+    for (const JsonValue& name : names->items()) {
+      if (name.is_string() && fits(name.as_string())) required.push_back(name);
+    }
+  }
+  return JsonValue::object({{"type", JsonValue::string("object")},
+                            {"properties", JsonValue::object(std::move(properties))},
+                            {"required", std::move(required)}});
 }
 
 }  // namespace tandem::grammar

@@ -26,4 +26,8 @@ struct ArgumentTypes {
 ArgumentTypes argument_types(const JsonValue* parameters, std::string_view key);
 bool declares(const JsonValue* parameters, std::string_view key);
 
+// What is left of `parameters` that any grammar can keep to: its own properties with their
+// ArgumentTypes, and which are required. `words`: only those properties whose names are words.
+JsonValue simple_parameters(const JsonValue& parameters, bool words);
+
 }  // namespace tandem::grammar

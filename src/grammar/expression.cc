@@ -4,6 +4,8 @@
 #include <functional>
 #include <utility>
 
+#include "grammar/argument_types.h"
+
 namespace tandem::grammar {
 namespace {
 
@@ -148,19 +150,27 @@ class Builder {
                         expression.pointer);
     const bool strict = std::exchange(to_.strict, to_.strict && !expression.lax);
     const Notation outer = to_.notation;
-    auto built = expression.kind == Kind::kJson ? build_json_schema(to_, *root, expression.pointer)
-                                                : arguments(expression, *root);
-    const bool fits = built && (!expression.lax || to_.program.derives_anything(*built));
-    if (expression.lax && !fits && (built || built.error().code != "grammar_timeout")) {
+    auto built = of_schema(expression, *root);
+    const auto fits = [&] {
+      return built ? to_.program.derives_anything(*built) : built.error().code == "grammar_timeout";
+    };
+    if (expression.lax && !fits()) {
       to_.notes.push_back(expression.pointer + " is not enforced" +
                           (built ? "." : ": " + built.error().message));
-      const JsonValue any = JsonValue::object({{"type", JsonValue::string("object")}});
-      built = expression.kind == Kind::kJson ? build_json_schema(to_, any, expression.pointer)
-                                             : arguments(expression, any);
+      // Readers look at the types that were declared, whether they are enforced or not.
+      for (const bool words : {false, true}) {
+        built = of_schema(expression, simple_parameters(*root, words));
+        if (fits()) break;
+      }
     }
     to_.notation = outer;
     to_.strict = strict;
     return built;
+  }
+
+  Result<NodeId> of_schema(const Expression& expression, const JsonValue& root) {
+    if (expression.kind == Kind::kArguments) return arguments(expression, root);
+    return build_json_schema(to_, root, expression.pointer, expression.object);
   }
 
   // The parts say how: open, string, number, ..., value (of every type that is not named), close,
@@ -205,7 +215,7 @@ class Builder {
       }
     }
     if (to_.notation.kind == Notation::Kind::kGemma)
-      return build_json_schema(to_, root, expression.pointer);
+      return build_json_schema(to_, root, expression.pointer, true);
     return build_arguments(to_, root, expression.pointer, layout);
   }
 

@@ -35,7 +35,8 @@ struct Expression {
   std::vector<std::string> markers = {};
   std::vector<std::string> never = {};
   std::vector<std::string> names = {};
-  bool lax = false;  // kJson, kArguments: what cannot be enforced may be any object
+  bool lax = false;     // kJson, kArguments: what cannot be enforced is kept to simple_parameters()
+  bool object = false;  // kJson: an object, whatever else the schema allows
   std::vector<Expression> parts = {};
   uint32_t min = 0;
   uint32_t max = 0;

@@ -62,7 +62,9 @@ struct FrontEnd {
   Result<NodeId> special(std::string_view text);
 };
 
-Result<NodeId> build_json_schema(FrontEnd& to, const JsonValue& schema, const std::string& pointer);
+// `object`: what the schema allows beside objects is left out.
+Result<NodeId> build_json_schema(FrontEnd& to, const JsonValue& schema, const std::string& pointer,
+                                 bool object = false);
 // The arguments of a call whose object is `schema`.
 Result<NodeId> build_arguments(FrontEnd& to, const JsonValue& schema, const std::string& pointer,
                                const ArgumentsLayout& layout);

@@ -292,11 +292,13 @@ class LarkReader : GrammarReader {
     return out;
   }
 
-  // %json {schema} or %json@/pointer {schema}; %json? : see Expression::lax
+  // %json {schema} or %json@/pointer {schema}; %json? and %json (object): see Expression
   Result<Expression> json() {
     Expression out = Expression::of(Kind::kJson);
     out.lax = take("?");
     out.pointer = pointer();
+    skip();
+    out.object = take("(object)");
     TANDEM_TRY(text, schema_text());
     out.text = std::move(text);
     return out;

@@ -32,7 +32,14 @@ tl::unexpected<Error> SchemaCompiler::refused(const JsonValue& schema, std::stri
                     source_.pointer(schema, keyword));
 }
 
-Result<NodeId> SchemaCompiler::compile_root() { return compile({child(source_.root())}); }
+Result<NodeId> SchemaCompiler::compile_root(bool object) {
+  static const JsonValue kAnyObject = JsonValue::object({{"type", JsonValue::string("object")}});
+  const JsonValue* type = source_.root().find("type");
+  Conjunction whole{child(source_.root())};
+  if (object && !(type != nullptr && type->is_string() && type->as_string() == "object"))
+    whole.push_back(child(kAnyObject));
+  return compile(whole);
+}
 
 Status SchemaCompiler::check_keywords(const JsonValue& schema) const {
   for (const char* keyword : kRefused) {
@@ -290,10 +297,10 @@ Status SchemaCompiler::check_disjoint(const Conjunction& rest, const Disjunction
   return {};
 }
 
-Result<NodeId> build_json_schema(FrontEnd& to, const JsonValue& schema,
-                                 const std::string& pointer) {
+Result<NodeId> build_json_schema(FrontEnd& to, const JsonValue& schema, const std::string& pointer,
+                                 bool object) {
   TANDEM_TRY(source, SchemaSource::read(schema, pointer));
-  return SchemaCompiler(to, source).compile_root();
+  return SchemaCompiler(to, source).compile_root(object);
 }
 
 Result<NodeId> build_arguments(FrontEnd& to, const JsonValue& schema, const std::string& pointer,

@@ -28,7 +28,7 @@ namespace tandem::grammar {
 class SchemaCompiler {
  public:
   SchemaCompiler(FrontEnd& to, const SchemaSource& source) : to_(to), source_(source) {}
-  Result<NodeId> compile_root();
+  Result<NodeId> compile_root(bool object);
   Result<NodeId> compile_arguments(const ArgumentsLayout& layout);
 
  private:

@@ -142,6 +142,28 @@ TEST(Lark, ArgumentsOneByOne) {
 TEST(Lark, WhatCannotBeEnforcedMayBeLax) {
   expect_language(GrammarKind::kLark, "start: %json? {\"not\":{}}", {"{}", "{\"a\": 1}"}, {"1"});
   expect_refused(GrammarKind::kLark, "start: %json {\"not\":{}}", "unsupported_grammar", "/not");
+  // Texts stay raw where readers take them so; names that cannot be written are left out.
+  const std::string start =
+      "start: %arguments? (raw, open = \"<\", value = \"=\", close = \">\", never = \">\") ";
+  const std::string schema =
+      R"({"type":"object","properties":{"s":{"type":"string"},"l":{"type":"array","uniqueItems":true},"u":{}},"required":["s"]})";
+  const std::vector<std::string> good = {"<s=Paris>", "<s=a><l=[1]><u=\"x\">", "<s=><v=true>"};
+  const std::vector<std::string> bad = {"", "<l=[1]>", "<s=a><l=x>", "<s=a><u=x>"};
+  expect_language(GrammarKind::kLark, start + schema, good, bad);
+  std::string named = schema;
+  named.replace(named.find("\"s\""), 0, R"("<>":{"type":"string"},)");
+  expect_language(GrammarKind::kLark, start + named, good, bad);
+  expect_language(GrammarKind::kLark, "start: %json? " + schema,
+                  {R"({"s": "a"})", R"({"s": "", "l": []})"}, {"{}", R"({"s": 1})"});
+}
+
+TEST(Lark, ArgumentsOfCallsAreObjects) {
+  for (const char* schema : {"{}", R"({"properties":{"a":{"type":"integer"}}})",
+                             R"({"type":["object","null"]})", R"({"anyOf":[{},{"const":1}]})"})
+    expect_language(GrammarKind::kLark, std::string("start: %json@/p (object) ") + schema,
+                    {"{}", R"({"a": 1})"}, {"1", "null", "\"a\"", "[]"});
+  expect_refused(GrammarKind::kLark, R"(start: %json (object) {"type":"string"})",
+                 "invalid_grammar");
 }
 
 }  // namespace

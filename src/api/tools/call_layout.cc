@@ -61,7 +61,7 @@ std::string json_arguments(const GrammarTool& tool) {
     return lark_text("{\"input\": \"") + " (" + custom_text(*tool.custom, "json") + ") " +
            lark_text("\"}");
   }
-  return std::string("%json") + (tool.strict ? "" : "?") + "@" + tool.pointer + " " +
+  return std::string("%json") + (tool.strict ? "" : "?") + "@" + tool.pointer + " (object) " +
          tool.parameters.dump();
 }
 

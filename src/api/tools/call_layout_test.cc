@@ -150,6 +150,10 @@ class Writer {
             (token < kEos && kStructure.find(static_cast<char>(token)) != std::string::npos))
           structure.push_back(token);
       }
+      if (ends_texts && all.size() > 128 && random_() % 4 == 0) {
+        spell(kEnds[random_() % std::size(kEnds)]);
+        continue;
+      }
       const bool structural = !structure.empty() && random_() % 3 == 0;
       const auto& from = structural ? structure : all;
       const int32_t next = from[random_() % from.size()];
@@ -161,8 +165,28 @@ class Writer {
 
   std::string text;
   std::vector<protocol::TokenMark> marks;
+  bool ends_texts = false;  // tries now and then what ends texts that are raw
 
  private:
+  static constexpr std::string_view kEnds[] = {"\n</parameter>", "</arg_value>",
+                                               "</\xEF\xBD\x9C"
+                                               "DSML\xEF\xBD\x9Cparameter>"};
+
+  // As far as the grammar allows, in tokens where there are any.
+  void spell(std::string_view letters) {
+    while (!letters.empty()) {
+      const auto token = std::ranges::find_if(
+          model_.tokens, [&](const auto& one) { return letters.starts_with(one.first); });
+      if (token != model_.tokens.end() && take(token->second)) {
+        letters.remove_prefix(token->first.size());
+      } else if (take(static_cast<unsigned char>(letters[0]))) {
+        letters.remove_prefix(1);
+      } else {
+        return;
+      }
+    }
+  }
+
   const Model& model_;
   grammar::Matcher matcher_;
   std::minstd_rand random_;
@@ -251,6 +275,57 @@ TEST_P(Layouts, DemandedCallsAreReadBackAndValid) {
       }
     }
   }
+}
+
+std::string demanded(const char* parameters, bool strict) {
+  return R"(,"tool_choice":"required","tools":[{"type":"function","function":{"name":"f","strict":)" +
+         std::string(strict ? "true" : "false") + R"(,"parameters":)" + parameters + "}}]";
+}
+
+// What calls of the only tool are read as; random texts that do not end are left out.
+std::vector<JsonValue> arguments_read(const Model& model, const std::string& body) {
+  std::vector<JsonValue> out;
+  const auto request = chat(body);
+  const auto spec = request ? reply_grammar(*request, *model.format, opening_of(model))
+                            : tl::unexpected(request.error());
+  EXPECT_TRUE(spec) << spec.error().message;
+  const auto grammar = spec ? compiled(**spec, model) : nullptr;
+  for (uint32_t seed = 1; grammar != nullptr && seed <= 4; ++seed) {
+    Writer writer(model, grammar, seed);
+    writer.ends_texts = true;
+    if (!writer.finish()) continue;
+    const Said said = read(model, request->tools, writer);
+    EXPECT_FALSE(said.calls.empty()) << writer.text;
+    for (const auto& [name, arguments] : said.calls) {
+      const auto value = parse_json(arguments);
+      EXPECT_TRUE(value && value->is_object()) << writer.text << "\nread as " << arguments;
+      if (value) out.push_back(*value);
+    }
+  }
+  return out;
+}
+
+TEST_P(Layouts, CallsHoldObjectsWhateverTheirSchemasAllow) {
+  const Model model = model_of(GetParam());
+  for (const char* schema :
+       {"{}", R"({"properties":{"a":{"type":"integer"}},"required":["a"]})",
+        R"({"type":["object","null"],"properties":{},"additionalProperties":false})"})
+    EXPECT_FALSE(arguments_read(model, demanded(schema, true)).empty()) << schema;
+}
+
+TEST_P(Layouts, TextsAreTextsWhereSchemasCannotBeEnforced) {
+  const auto read = arguments_read(
+      model_of(GetParam()),
+      demanded(
+          R"({"type":"object","properties":{"city":{"type":"string"},"tags":{"type":"array","items":{"type":"string"},"uniqueItems":true}},"required":["city"]})",
+          false));
+  ASSERT_FALSE(read.empty());
+  bool plain = false;
+  for (const JsonValue& one : read) {
+    ASSERT_TRUE(one.find("city") != nullptr && one.find("city")->is_string()) << one.dump();
+    plain = plain || !one.find("city")->as_string().starts_with('"');
+  }
+  EXPECT_TRUE(plain) << "quotes belong to the notation, not to the text";
 }
 
 // Free text where the family has any, then what opens calls.
