@@ -95,7 +95,10 @@ def test_new_requests_avoid_a_silent_engine(fleet):
     before = idle.state()["requests"]
     for number in range(4):
         assert request(fleet.url, "POST", "/v1/chat/completions", chat_body(f"new {number}", max_tokens=1)).status == 200
-    assert idle.state()["requests"] == before + 4
+        if not thread.is_alive():  # so slow is the machine that the other one is through
+            assert number > 0
+            break
+        assert idle.state()["requests"] == before + number + 1
     thread.join(60 * SLOW)
     assert replies[0].status == 200
 
