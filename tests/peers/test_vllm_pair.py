@@ -144,7 +144,7 @@ class Mixed:
             return
         # What else is in a batch changes the bits there (bfloat16): most are the same, none is another token's.
         apart = sorted(abs(mine - theirs) for mine, theirs in zip(values(ours), values(alone), strict=True))
-        assert apart and apart[len(apart) // 2] < 0.05 and apart[-1] < 0.5, apart
+        assert apart and apart[len(apart) // 2] < 0.15 and apart[-1] < 0.5, apart
 
     def with_stop(self, number, path):
         ours, _ = self.compare(number, path, stop=[" ", "."], max_tokens=24)
