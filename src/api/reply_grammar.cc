@@ -46,8 +46,8 @@ std::vector<GrammarTool> offered(const ApiRequest& request) {
     if (const JsonValue* parameters = function->find("parameters")) tool.parameters = *parameters;
     if (!tool.parameters.is_object())
       tool.parameters = JsonValue::object({{"type", JsonValue::string("object")}});
-    const auto known = std::ranges::find(request.tool_names, tool.name, &ToolName::told);
-    if (known != request.tool_names.end() && !known->syntax.empty())
+    const ToolName* known = find_tool_name(request, tool.name);
+    if (known != nullptr && !known->syntax.empty())
       tool.custom = CustomText{known->syntax, known->definition, known->pointer};
     out.push_back(std::move(tool));
   }

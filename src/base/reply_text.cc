@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/json_pointer.h"
+
 namespace tandem {
 
 namespace {
@@ -14,16 +16,10 @@ const char* error_type(int status) {
 std::string param_of(std::string_view pointer) {
   std::string out;
   while (!pointer.empty()) {
-    pointer.remove_prefix(1);  // '/'
-    std::string part(pointer.substr(0, pointer.find('/')));
-    pointer.remove_prefix(part.size());
+    const std::string part = take_pointer_key(pointer);
     const bool index =
         !part.empty() && part.size() < 10 &&
         std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-    for (const auto& [escaped, plain] : {std::pair{"~1", "/"}, std::pair{"~0", "~"}}) {
-      for (size_t at = 0; (at = part.find(escaped, at)) != std::string::npos; ++at)
-        part.replace(at, 2, plain);
-    }
     if (index && !out.empty()) {
       out += '[' + part + ']';
     } else {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 
+#include "base/environment.h"
 #include "base/json_value.h"
 #include "cli/bench_trace.h"
 #include "cli/read_trace.h"
@@ -32,11 +32,6 @@ std::vector<std::string> split(const std::string& text) {
   }
   if (out.back().empty()) out.pop_back();
   return out;
-}
-
-std::string environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
 }
 
 Status set_lengths(loadgen::Lengths& target, const std::string& text) {

@@ -2,11 +2,11 @@
 #include "hub/pull.h"
 
 #include <cstdio>
-#include <cstdlib>
 
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/environment.h"
 #include "cli/commands.h"
 #include "config/options.h"
 
@@ -83,11 +83,6 @@ class PrintedProgress final : public hub::PullProgress {
   int tenth_ = 0;
 };
 
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 }  // namespace
 
 int run_pull(const Arguments& arguments) {
@@ -98,8 +93,8 @@ int run_pull(const Arguments& arguments) {
   std::string name_text;
   hub::PullOptions wanted;
   wanted.models_directory = hub::default_models_directory();
-  wanted.hub.token = variable("HF_TOKEN");
-  if (std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty())
+  wanted.hub.token = environment("HF_TOKEN");
+  if (std::string endpoint = environment("HF_ENDPOINT"); !endpoint.empty())
     wanted.hub.endpoint = std::move(endpoint);
   options.positional(name_text, "MODEL",
                      "ORG/NAME, or ORG/NAME:FILE with a file's name or a mark such as Q4_K_M");

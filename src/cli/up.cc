@@ -10,7 +10,7 @@
 #include <string_view>
 #include <thread>
 
-#include "base/socket_folder.h"
+#include "base/environment.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/router_flags.h"

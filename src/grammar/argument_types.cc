@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/json_pointer.h"
+
 namespace tandem::grammar {
 
 namespace {
@@ -38,31 +40,14 @@ unsigned bit_of(const JsonValue& value) {
   }
 }
 
-// "#/$defs/name"; escapes of pointers included.
-const JsonValue* follow(const JsonValue& root, std::string_view reference) {
-  if (!reference.starts_with('#')) return nullptr;
-  reference.remove_prefix(1);
-  const JsonValue* at = &root;
-  while (!reference.empty() && at != nullptr) {
-    if (reference[0] != '/') return nullptr;
-    reference.remove_prefix(1);
-    const size_t end = std::min(reference.find('/'), reference.size());
-    std::string key(reference.substr(0, end));
-    for (size_t i = key.find('~'); i != std::string::npos; i = key.find('~', i + 1))
-      key.replace(i, 2, key.substr(i, 2) == "~1" ? "/" : "~");
-    reference.remove_prefix(end);
-    at = at->find(key);
-  }
-  return at;
-}
-
 unsigned types_of(const JsonValue& root, const JsonValue& schema, int depth, int& visits) {
   if (!schema.is_object() || depth > kMaxDepth || ++visits > kMostVisits)
     return ArgumentTypes::kAny;
   unsigned bits = ArgumentTypes::kAny;
   if (const JsonValue* reference = schema.find("$ref"); reference && reference->is_string()) {
-    if (const JsonValue* to = follow(root, reference->as_string()))
-      bits &= types_of(root, *to, depth + 1, visits);
+    const std::string_view text = reference->as_string();
+    const JsonValue* to = text.starts_with('#') ? find_at(root, text.substr(1)) : nullptr;
+    if (to != nullptr) bits &= types_of(root, *to, depth + 1, visits);
   }
   if (const JsonValue* type = schema.find("type")) {
     unsigned named = type->is_string() ? type_bit(type->as_string()) : 0;

@@ -41,13 +41,6 @@ class Builder {
   }
   RegexStore& store() { return to_.program.regex(); }
 
-  struct Deeper {
-    explicit Deeper(int& of) : depth(of) { ++depth; }
-    ~Deeper() { --depth; }
-    Deeper(const Deeper&) = delete;
-    Deeper& operator=(const Deeper&) = delete;
-    int& depth;
-  };
   Status check_depth() const {
     if (depth_ <= kDeepest) return {};
     return make_error(400, "grammar_too_large", "Rules lead to one another too deeply.");
@@ -176,8 +169,6 @@ class Builder {
   // The parts say how: open, string, number, ..., value (of every type that is not named), close,
   // between; or python, or gemma = QUOTE. "never": texts.
   Result<NodeId> arguments(const Expression& expression, const JsonValue& root) {
-    static constexpr const char* kTypes[] = {"string", "number", "boolean",
-                                             "null",   "object", "array"};
     ArgumentsLayout layout;
     to_.notation = {};
     for (size_t i = 0; i < expression.names.size(); ++i) {
@@ -187,13 +178,13 @@ class Builder {
         continue;
       }
       TANDEM_TRY(part, node(expression.parts[i]));
-      const auto* const type = std::ranges::find(kTypes, name);
+      const auto* const type = std::ranges::find(kArgumentTypeNames, name);
       if (name == "open") {
         layout.open = part;
       } else if (name == "value") {
         layout.before.fill(part);
-      } else if (type != std::end(kTypes)) {
-        layout.before[static_cast<size_t>(type - std::begin(kTypes))] = part;
+      } else if (type != kArgumentTypeNames.end()) {
+        layout.before[static_cast<size_t>(type - kArgumentTypeNames.begin())] = part;
       } else if (name == "close") {
         layout.close = part;
       } else if (name == "between") {

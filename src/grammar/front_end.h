@@ -46,6 +46,21 @@ struct ArgumentsLayout {
   bool identifiers = false;    // names are words
 };
 
+inline constexpr std::array<const char*, 6> kArgumentTypeNames = {
+    "string", "number", "boolean", "null", "object", "array"};  // in the order of Type
+
+// One level deeper, while it lives: what recurses counts itself and stops before the stack ends.
+class Deeper {
+ public:
+  explicit Deeper(int& depth) : depth_(depth) { ++depth_; }
+  ~Deeper() { --depth_; }
+  Deeper(const Deeper&) = delete;
+  Deeper& operator=(const Deeper&) = delete;
+
+ private:
+  int& depth_;
+};
+
 struct FrontEnd {
   Program& program;
   const Vocabulary* vocabulary;  // null: names of special tokens are not looked up

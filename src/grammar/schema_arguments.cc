@@ -67,9 +67,8 @@ constexpr Reading kReadings[] = {
 const std::array<JsonValue, 6>& type_schemas() {
   static const std::array<JsonValue, 6> kSchemas = [] {
     std::array<JsonValue, 6> out;
-    constexpr const char* kNames[] = {"string", "number", "boolean", "null", "object", "array"};
     for (size_t i = 0; i < out.size(); ++i)
-      out[i] = JsonValue::object({{"type", JsonValue::string(kNames[i])}});
+      out[i] = JsonValue::object({{"type", JsonValue::string(kArgumentTypeNames[i])}});
     return out;
   }();
   return kSchemas;
@@ -232,21 +231,14 @@ Result<NodeId> SchemaCompiler::build_arguments(const Conjunction& conjunction) {
   if (!possible) return kNever;
   TANDEM_TRY(split, find_disjunction(items));
   if (split) {
-    Conjunction rest = items;
-    rest[split->item].expanded |= split->bit;
-    const uint32_t scope = source_.uses_unevaluated()
-                               ? scope_of(*items[split->item].schema, items[split->item].scope)
-                               : 0;
-    std::vector<Conjunction> branches;
+    const Branches branches = take_apart(items, *split);
     std::vector<NodeId> parts;
-    for (const JsonValue& branch : split->branches->items()) {
-      branches.push_back(rest);
-      branches.back().push_back({&branch, 0, scope});
-      TANDEM_TRY(part, compile_arguments(branches.back()));
+    for (const Conjunction& branch : branches.all) {
+      TANDEM_TRY(part, compile_arguments(branch));
       parts.push_back(part);
     }
     const ArgumentsLayout* layout = std::exchange(layout_, nullptr);
-    if (split->bit == kOneOf) TANDEM_CHECK(check_disjoint(rest, *split, branches));
+    if (split->bit == kOneOf) TANDEM_CHECK(check_disjoint(branches.rest, *split, branches.all));
     layout_ = layout;
     return to_.program.choice(parts);
   }

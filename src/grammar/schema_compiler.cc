@@ -230,22 +230,26 @@ Result<std::optional<SchemaCompiler::Disjunction>> SchemaCompiler::find_disjunct
   return std::nullopt;
 }
 
-Result<NodeId> SchemaCompiler::build_choice(const Conjunction& items, const Disjunction& split) {
-  Conjunction rest = items;
-  rest[split.item].expanded |= split.bit;
-  const JsonValue& schema = *items[split.item].schema;
-  const uint32_t scope = source_.uses_unevaluated() ? scope_of(schema, items[split.item].scope) : 0;
-  std::vector<Conjunction> branches;
+SchemaCompiler::Branches SchemaCompiler::take_apart(const Conjunction& items,
+                                                    const Disjunction& split) {
+  Branches out{.rest = items};
+  out.rest[split.item].expanded |= split.bit;
+  if (source_.uses_unevaluated())
+    out.scope = scope_of(*items[split.item].schema, items[split.item].scope);
   for (const JsonValue& branch : split.branches->items()) {
-    Conjunction with = rest;
-    with.push_back({&branch, 0, scope});
-    branches.push_back(std::move(with));
+    out.all.push_back(out.rest);
+    out.all.back().push_back({&branch, 0, out.scope});
   }
+  return out;
+}
+
+Result<NodeId> SchemaCompiler::build_choice(const Conjunction& items, const Disjunction& split) {
+  const auto [rest, scope, branches] = take_apart(items, split);
   if (split.bit == kOneOf) TANDEM_CHECK(check_disjoint(rest, split, branches));
   // What is evaluated depends on all branches that hold.
   if (split.bit == kAnyOf && source_.uses_unevaluated()) return build_subsets(rest, split, scope);
   std::vector<NodeId> parts;
-  for (Conjunction& branch : branches) {
+  for (const Conjunction& branch : branches) {
     TANDEM_TRY(part, compile(branch));
     parts.push_back(part);
   }

@@ -101,17 +101,6 @@ class SchemaCompiler {
   tl::unexpected<Error> refused(const JsonValue& schema, std::string_view keyword,
                                 const std::string& why = {}) const;
 
-  // One level deeper, while it lives: what goes down schemas or values counts them together.
-  class Deeper {
-   public:
-    explicit Deeper(int& depth) : depth_(depth) { ++depth_; }
-    ~Deeper() { --depth_; }
-    Deeper(const Deeper&) = delete;
-    Deeper& operator=(const Deeper&) = delete;
-
-   private:
-    int& depth_;
-  };
   Status check_depth(const Conjunction& conjunction) const;
 
   // schema_compiler.cc: conjunctions.
@@ -125,6 +114,13 @@ class SchemaCompiler {
     const JsonValue* branches = nullptr;
   };
   Result<std::optional<Disjunction>> find_disjunction(const Conjunction& items) const;
+  // A disjunction's branches, each with all else that applies; and that alone.
+  struct Branches {
+    Conjunction rest;
+    uint32_t scope = 0;
+    std::vector<Conjunction> all = {};
+  };
+  Branches take_apart(const Conjunction& items, const Disjunction& split);
   Result<NodeId> build_choice(const Conjunction& items, const Disjunction& split);
   Result<NodeId> build_subsets(const Conjunction& rest, const Disjunction& split, uint32_t scope);
   Status check_disjoint(const Conjunction& rest, const Disjunction& split,
@@ -179,7 +175,6 @@ class SchemaCompiler {
   Result<NodeId> property_key(const Conjunction& items, const std::string& name);
   Result<NodeId> property_value(const Conjunction& schema, const std::string* name);
   NodeId other_key(RegexId names);
-  NodeId any_of_texts(std::vector<std::string> texts);
   NodeId value_node(const JsonValue& value);
   NodeId string_node(RegexId content);
   RegexId without_never(RegexId content, Spelling spelling);

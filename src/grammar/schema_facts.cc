@@ -198,16 +198,12 @@ Result<RegexId> SchemaCompiler::string_content(const Conjunction& conjunction, S
   TANDEM_TRY(split, find_disjunction(items));
   std::vector<RegexId> parts;
   if (split) {
-    Conjunction rest = items;
-    rest[split->item].expanded |= split->bit;
-    std::vector<Conjunction> branches;
-    for (const JsonValue& branch : split->branches->items()) {
-      branches.push_back(rest);
-      branches.back().push_back({&branch, 0, 0});
-      TANDEM_TRY(part, string_content(branches.back(), spelling));
+    const Branches branches = take_apart(items, *split);
+    for (const Conjunction& branch : branches.all) {
+      TANDEM_TRY(part, string_content(branch, spelling));
       parts.push_back(part);
     }
-    if (split->bit == kOneOf) TANDEM_CHECK(check_disjoint(rest, *split, branches));
+    if (split->bit == kOneOf) TANDEM_CHECK(check_disjoint(branches.rest, *split, branches.all));
     return regex().either(parts);
   }
   TANDEM_TRY(facts, gather(items));

@@ -170,32 +170,6 @@ std::string SchemaSource::pointer(const JsonValue& schema, std::string_view keyw
   return pointer_to(pointer(schema), keyword);
 }
 
-Result<const JsonValue*> SchemaSource::walk(const JsonValue& from, std::string_view pointer) const {
-  const JsonValue* at = &from;
-  while (!pointer.empty()) {
-    pointer.remove_prefix(1);
-    const size_t end = std::min(pointer.find('/'), pointer.size());
-    std::string key;
-    for (size_t i = 0; i < end; ++i) {
-      const bool escaped = pointer[i] == '~' && i + 1 < end;
-      key += escaped ? (pointer[++i] == '1' ? '/' : '~') : pointer[i];
-    }
-    pointer.remove_prefix(end);
-    const JsonValue* next = nullptr;
-    if (at->is_array()) {
-      const bool number = !key.empty() && key.size() < 9 &&
-                          std::ranges::all_of(key, [](char c) { return c >= '0' && c <= '9'; });
-      const size_t index = number ? std::stoul(key) : SIZE_MAX;
-      if (index < at->items().size()) next = &at->items()[index];
-    } else {
-      next = at->find(key);
-    }
-    if (next == nullptr) return nullptr;
-    at = next;
-  }
-  return at;
-}
-
 Result<const JsonValue*> SchemaSource::resolve(const JsonValue& schema,
                                                const std::string& reference) const {
   const auto place = places_.find(&schema);
@@ -211,8 +185,7 @@ Result<const JsonValue*> SchemaSource::resolve(const JsonValue& schema,
   const std::string fragment = percent_decoded(encoded);
   const JsonValue* found = resource->second;
   if (fragment.starts_with('/')) {
-    TANDEM_TRY(walked, walk(*found, fragment));
-    found = walked;
+    found = find_at(*found, fragment);
   } else if (!fragment.empty()) {
     const auto anchor = resources_.find(target + "#" + fragment);
     found = anchor == resources_.end() ? nullptr : anchor->second;

@@ -33,7 +33,6 @@ class SchemaSource {
     std::string base;
   };
   void index(const JsonValue& value, const std::string& pointer, std::string base);
-  Result<const JsonValue*> walk(const JsonValue& from, std::string_view pointer) const;
 
   const JsonValue* root_ = nullptr;
   std::unordered_map<const JsonValue*, Place> places_;

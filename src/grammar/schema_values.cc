@@ -98,21 +98,14 @@ Result<bool> SchemaCompiler::satisfies(const JsonValue& value, const Conjunction
   if (!possible) return false;
   TANDEM_TRY(split, find_disjunction(items));
   if (!split) return satisfies_facts(value, items);
-  Conjunction rest = items;
-  rest[split->item].expanded |= split->bit;
-  const uint32_t scope = source_.uses_unevaluated()
-                             ? scope_of(*items[split->item].schema, items[split->item].scope)
-                             : 0;
-  std::vector<Conjunction> branches;
+  const Branches branches = take_apart(items, *split);
   size_t holds = 0;
-  for (const JsonValue& branch : split->branches->items()) {
-    branches.push_back(rest);
-    branches.back().push_back({&branch, 0, scope});
-    TANDEM_TRY(one, satisfies(value, branches.back()));
+  for (const Conjunction& branch : branches.all) {
+    TANDEM_TRY(one, satisfies(value, branch));
     holds += one ? 1 : 0;
   }
   if (split->bit == kAnyOf) return holds > 0;
-  TANDEM_CHECK(check_disjoint(rest, *split, branches));
+  TANDEM_CHECK(check_disjoint(branches.rest, *split, branches.all));
   return holds > 0;
 }
 

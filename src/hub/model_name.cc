@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <filesystem>
+
+#include "base/environment.h"
 
 namespace tandem::hub {
 
@@ -184,14 +185,10 @@ Result<std::vector<std::string>> choose_files(const std::vector<std::string>& pa
 }
 
 std::string default_models_directory() {
-  const auto variable = [](const char* name) -> std::string {
-    const char* const value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
-  if (std::string own = variable("TANDEM_MODELS"); !own.empty()) return own;
-  if (const std::string data = variable("XDG_DATA_HOME"); !data.empty())
+  if (std::string own = environment("TANDEM_MODELS"); !own.empty()) return own;
+  if (const std::string data = environment("XDG_DATA_HOME"); !data.empty())
     return data + "/tandem/models";
-  return variable("HOME") + "/.local/share/tandem/models";
+  return environment("HOME") + "/.local/share/tandem/models";
 }
 
 Result<LocalModel> find_model(const std::string& text, const std::string& models_directory) {

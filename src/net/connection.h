@@ -33,8 +33,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void consume(size_t bytes);
 
   enum class Wait { kData, kEnd, kFailed, kTimeout };
-  // Until bytes arrive that were not there before the last
-  // consume() or wait_more(). After the peer's end: kEnd.
+  // Until bytes arrive that were not there before the last consume() or wait_more(). After the
+  // peer's end: kEnd.
   asio::awaitable<Wait> wait_more(Duration limit);
 
   // All of the pieces, whose bytes must stay; false when the peer is gone or `limit` passed without

@@ -80,4 +80,20 @@ std::string to_hex(const Digest& digest) {
   return text;
 }
 
+std::optional<Digest> from_hex(std::string_view text) {
+  const auto value_of = [](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+  };
+  Digest digest;
+  if (text.size() != 2 * digest.size()) return std::nullopt;
+  for (size_t i = 0; i < digest.size(); ++i) {
+    const int high = value_of(text[2 * i]);
+    const int low = value_of(text[2 * i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    digest[i] = static_cast<std::byte>(high * 16 + low);
+  }
+  return digest;
+}
+
 }  // namespace tandem::numerics

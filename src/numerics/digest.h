@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace tandem::numerics {
 
@@ -35,5 +37,7 @@ uint64_t xxh3(std::span<const std::byte> bytes);
 
 // Lower-case hexadecimal, 64 characters.
 std::string to_hex(const Digest& digest);
+// Out of that; nothing when the text is another.
+std::optional<Digest> from_hex(std::string_view text);
 
 }  // namespace tandem::numerics

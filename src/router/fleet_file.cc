@@ -51,7 +51,7 @@ Result<std::vector<ListedWorker>> parse_fleet(std::string_view text,
   std::vector<ListedWorker> listed;
   std::set<std::string> urls;
   for (size_t i = 0; i < list->items().size(); ++i) {
-    const std::string pointer = "/workers/" + std::to_string(i);
+    const std::string pointer = pointer_to("/workers", i);
     TANDEM_TRY(worker, read_worker(list->items()[i], defaults, pointer));
     if (!urls.insert(worker.address.url).second)
       return bad_file("names " + worker.address.url + " twice", pointer);

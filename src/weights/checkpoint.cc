@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "weights/digest_cache.h"
+
 namespace tandem::weights {
 namespace {
 

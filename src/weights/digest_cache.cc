@@ -1,13 +1,14 @@
 #include "weights/digest_cache.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 #include <vector>
 
 #include <unistd.h>
+
+#include "base/environment.h"
 
 namespace tandem::weights {
 namespace {
@@ -17,36 +18,14 @@ namespace fs = std::filesystem;
 // The coarsest step of the times that file systems keep.
 constexpr int64_t kSettledNs = 2'000'000'000;
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-int digit_of(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-std::optional<numerics::Digest> parse_hex(const std::string& text) {
-  numerics::Digest digest;
-  if (text.size() != 2 * digest.size()) return std::nullopt;
-  for (size_t i = 0; i < digest.size(); ++i) {
-    const int high = digit_of(text[2 * i]);
-    const int low = digit_of(text[2 * i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    digest[i] = static_cast<std::byte>(high * 16 + low);
-  }
-  return digest;
-}
-
 }  // namespace
 
 std::string DigestCache::default_folder() {
-  if (const std::string own = variable("TANDEM_CACHE"); !own.empty())
+  if (const std::string own = environment("TANDEM_CACHE"); !own.empty())
     return own == "off" ? "" : own + "/digests";
-  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty())
+  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty())
     return cache + "/tandem/digests";
-  const std::string home = variable("HOME");
+  const std::string home = environment("HOME");
   return home.empty() ? "" : home + "/.cache/tandem/digests";
 }
 
@@ -64,7 +43,7 @@ std::optional<numerics::Digest> DigestCache::find(const FileIdentity& identity) 
   std::ifstream file(path_of(identity));
   std::string text;
   if (!std::getline(file, text)) return std::nullopt;
-  return parse_hex(text);
+  return numerics::from_hex(text);
 }
 
 void DigestCache::store(const FileIdentity& identity, const numerics::Digest& digest,

@@ -9,24 +9,15 @@
 // their place and renamed, so that concurrent starts see whole ones. Thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "numerics/digest.h"
+#include "weights/mapped_file.h"
 
 namespace tandem::weights {
-
-// What the system says about an open file; `size` 0: nothing is known.
-struct FileIdentity {
-  uint64_t device = 0;
-  uint64_t inode = 0;
-  uint64_t size = 0;
-  int64_t modified_ns = 0;  // since 1970
-  int64_t changed_ns = 0;
-
-  bool operator==(const FileIdentity&) const = default;
-};
 
 class DigestCache {
  public:

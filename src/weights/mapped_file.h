@@ -2,14 +2,25 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "base/result.h"
-#include "weights/digest_cache.h"
 
 namespace tandem::weights {
+
+// What the system says about an open file; `size` 0: nothing is known.
+struct FileIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  uint64_t size = 0;
+  int64_t modified_ns = 0;  // since 1970
+  int64_t changed_ns = 0;
+
+  bool operator==(const FileIdentity&) const = default;
+};
 
 class MappedFile {
  public:

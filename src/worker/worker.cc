@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-#include "base/socket_folder.h"
+#include "base/environment.h"
 #include "numerics/digest.h"
 #include "numerics/hmac.h"
 #include "observe/log.h"

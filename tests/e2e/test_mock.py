@@ -70,23 +70,23 @@ def body(prompt, **fields):
     return {"model": "mock-model", "messages": [{"role": "user", "content": prompt}], **fields}
 
 
+def as_alone(url, alone, prompt):
+    """What the engine `alone` says, which is what the router at `url` has to say, whole and streamed."""
+    expected = request(alone, "POST", "/v1/chat/completions", body(prompt)).json()["choices"][0]["message"]["content"]
+    reply = request(url, "POST", "/v1/chat/completions", body(prompt))
+    assert reply.status == 200, reply.body
+    assert reply.json()["choices"][0]["message"]["content"] == expected
+    assert text_of(list(Stream(url, body(prompt)))) == expected
+    return expected
+
+
 def test_a_published_router_drives_the_sglang_mocks_unchanged(binary, tmp_path):
     with mocks(binary, tmp_path, "--dialect", "sglang", "--prefill", 2, "--decode", 2, "--unified", 1,
                "--step", "1ms", "--piece", "-1") as engines, \
             published_router("sglang-router", tmp_path, [e for e in engines if e[0] != "unified"]) as url:
         alone = engines[-1][1]
-
-        def whole(prompt):
-            expected = request(alone, "POST", "/v1/chat/completions", body(prompt)).json()["choices"][0]["message"]["content"]
-            reply = request(url, "POST", "/v1/chat/completions", body(prompt))
-            assert reply.status == 200, reply.body
-            assert reply.json()["choices"][0]["message"]["content"] == expected
-            stream = Stream(url, body(prompt))
-            assert text_of(list(stream)) == expected
-            return expected
-
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            assert len(set(pool.map(whole, PROMPTS))) == len(PROMPTS)
+            assert len(set(pool.map(lambda prompt: as_alone(url, alone, prompt), PROMPTS))) == len(PROMPTS)
         batch = request(url, "POST", "/v1/completions", {"model": "mock-model", "prompt": PROMPTS[:3], "max_tokens": 4}).json()
         assert len({choice["text"] for choice in batch["choices"]}) == 3 and batch["usage"]["completion_tokens"] == 12
         several = request(url, "POST", "/v1/chat/completions", body(PROMPTS[0], n=3)).json()
@@ -104,17 +104,8 @@ def test_a_published_router_drives_the_vllm_mocks_unchanged(binary, tmp_path):
     with mocks(binary, tmp_path, "--dialect", "vllm-nixl", "--prefill", 2, "--decode", 2, "--unified", 1, "--step", "1ms") as engines, \
             published_router("vllm-router", tmp_path, [e for e in engines if e[0] != "unified"]) as url:
         alone = engines[-1][1]
-
-        def whole(prompt):
-            expected = request(alone, "POST", "/v1/chat/completions", body(prompt)).json()["choices"][0]["message"]["content"]
-            reply = request(url, "POST", "/v1/chat/completions", body(prompt))
-            assert reply.status == 200, reply.body
-            assert reply.json()["choices"][0]["message"]["content"] == expected
-            assert text_of(list(Stream(url, body(prompt)))) == expected
-            return expected
-
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            assert len(set(pool.map(whole, PROMPTS))) == len(PROMPTS)
+            assert len(set(pool.map(lambda prompt: as_alone(url, alone, prompt), PROMPTS))) == len(PROMPTS)
         settled(engines)
         counts = [state(u) for _, u, _ in engines]
         assert sum(s["rooms"]["taken"] for s in counts) == 2 * len(PROMPTS)

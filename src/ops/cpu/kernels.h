@@ -73,8 +73,8 @@ struct AttentionTile {
   KvDtype dtype = KvDtype::kF32;
   int32_t head_dim = 0;
   int32_t block_tokens = 16;
-  int32_t block_shift =
-      -1;  // log2(block_tokens) where it is whole: divisions cost as much as a key
+  // log2(block_tokens) where it is whole, else -1: divisions cost as much as a key.
+  int32_t block_shift = -1;
   const int32_t* page_ids = nullptr;  // block k's page is page_ids[k * page_id_step]
   size_t page_id_step = 1;
   int32_t window = 0;  // 0: a row sees every position up to its own; else the last `window` of them
