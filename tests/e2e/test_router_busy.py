@@ -91,14 +91,19 @@ def test_new_requests_avoid_a_silent_engine(fleet):
     wait_until(lambda: first.state()["running"] + second.state()["running"] == 1, 5 * SLOW, "nobody runs it")
     busy, idle = (first, second) if first.state()["running"] else (second, first)
     busy.faults("mute-health")
-    wait_until(lambda: any(gauge(fleet, "silent")), 5 * SLOW, fleet.router.log)
-    before = idle.state()["requests"]
+
+    def only_busy_is_silent():  # on a slow machine the idle one may miss its timeouts as well
+        return gauge(fleet, "silent") == [int(engine is busy) for engine in (first, second)] and up(fleet) == [1, 1]
+
+    judged = 0
     for number in range(4):
+        wait_until(lambda: only_busy_is_silent() or not thread.is_alive(), 10 * SLOW, fleet.router.log)
+        before = idle.state()["requests"]
         assert request(fleet.url, "POST", "/v1/chat/completions", chat_body(f"new {number}", max_tokens=1)).status == 200
-        if not thread.is_alive():  # so slow is the machine that the other one is through
-            assert number > 0
-            break
-        assert idle.state()["requests"] == before + number + 1
+        if only_busy_is_silent() and thread.is_alive():
+            assert idle.state()["requests"] == before + 1
+            judged += 1
+    assert judged > 0
     thread.join(60 * SLOW)
     assert replies[0].status == 200
 
