@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "base/environment.h"
@@ -15,8 +17,10 @@
 #include "cli/common.h"
 #include "cli/router_flags.h"
 #include "cli/supervisor.h"
+#include "engine/tokenizer_source.h"
 #include "numerics/hmac.h"
 #include "observe/log.h"
+#include "weights/checkpoint.h"
 
 namespace tandem::cli {
 namespace {
@@ -130,6 +134,37 @@ std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
   }
   return planned;
 }
+
+// The text sides of the models, each read from its file on a thread of its own while the workers
+// read the weights; a worker that turns out to have another one is asked for it.
+class TextsAhead {
+ public:
+  explicit TextsAhead(const std::vector<ModelChoice>& models) {
+    for (const ModelChoice& model : models) {
+      try {
+        coming_.push_back(
+            std::async(std::launch::async, [path = model.path]() -> Result<router::ServedText> {
+              TANDEM_TRY(checkpoint, weights::Checkpoint::open(path));
+              TANDEM_TRY(spec, engine::tokenizer_spec_of(checkpoint));
+              return router::make_served_text(std::move(spec));
+            }));
+      } catch (const std::system_error&) {
+        return;  // no thread: the workers are asked
+      }
+    }
+  }
+  // What could be read; the workers tell what is wrong with the rest.
+  std::vector<router::ServedText> take() {
+    std::vector<router::ServedText> texts;
+    for (auto& one : coming_) {
+      if (auto made = one.get()) texts.push_back(std::move(*made));
+    }
+    return texts;
+  }
+
+ private:
+  std::vector<std::future<Result<router::ServedText>>> coming_;
+};
 
 // An error when an adapter has the name of another model or of another model's adapter.
 Status check_names(const std::vector<ModelChoice>& models,
@@ -247,6 +282,7 @@ int run_up(const Arguments& arguments) {
     const std::lock_guard lock(mutex);
     process ? process->shut_down() : supervisor.interrupt();
   });
+  TextsAhead texts(models);
   auto ready = supervisor.start();
   if (!ready) return report(ready.error());
   std::vector<router::WorkerAddress> workers;
@@ -263,6 +299,7 @@ int run_up(const Arguments& arguments) {
   router::RouterOptions router_options = router_flags.router_options();
   router_options.workers = std::move(workers);
   router_options.secret = secret;
+  router_options.texts = texts.take();
   auto made = RouterProcess::create(router_flags, std::move(router_options), flags.drain);
   if (!made) return report(made.error());
   {

@@ -140,6 +140,8 @@ class FakeWorker {
   std::string model = "fake";
   std::string adapters = "[]";
   std::string lineage = "lineage-1";
+  std::string tokenizer;  // the identity that it tells
+  int tokenizers_given = 0;
   std::string secret = "s3cret";
   int block_tokens = 16;
   bool ready = true;
@@ -162,6 +164,7 @@ class FakeWorker {
     } else if (request.path == "/tandem/v1/info") {
       co_await responder.send(200, {}, info());
     } else if (request.path == "/tandem/v1/tokenizer") {
+      ++tokenizers_given;
       co_await responder.send(200, {},
                               text::tokenizer_spec_to_json(text::byte_tokenizer_spec()).dump());
     } else {
@@ -183,7 +186,8 @@ class FakeWorker {
   std::string info() const {
     return R"({"version":1,"role":")" + std::string(role_name(role_)) + R"(","epoch":")" + epoch +
            R"(","model":{"id":")" + model + R"(","context_length":4096,"adapters":)" + adapters +
-           R"(,"lineage":")" + lineage + R"("},"block_tokens":)" + std::to_string(block_tokens) +
+           R"(,"lineage":")" + lineage + R"(","tokenizer":")" + tokenizer +
+           R"("},"block_tokens":)" + std::to_string(block_tokens) +
            R"(,"handoff_address":"unix:/fake","token_capacity":16000})";
   }
 

@@ -23,7 +23,7 @@ struct ServedModel {
   std::string lineage;
   int32_t block_tokens = 16;
   std::shared_ptr<const text::Tokenizer> tokenizer;   // null: another engine's model
-  std::unique_ptr<text::ChatTemplate> chat_template;  // null: the model has none
+  std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
   std::vector<std::string> adapters;
   const Connector* connector = nullptr;  // its workers' row; one kind at a time
 

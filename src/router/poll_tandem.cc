@@ -47,6 +47,7 @@ Result<WorkerInfo> parse_worker_info(const JsonValue& json) {
   info.model_id = text_of(model, "id");
   info.context_length = number_of(model, "context_length");
   info.lineage = text_of(model, "lineage");
+  info.tokenizer = text_of(model, "tokenizer");
   info.block_tokens =
       static_cast<int32_t>(std::clamp<int64_t>(number_of(&json, "block_tokens"), 0, 1 << 16));
   info.handoff_address = text_of(&json, "handoff_address");
@@ -173,8 +174,12 @@ Status WorkerRegistry::check_agreement(const WorkerInfo& info, WorkerId id) cons
   return {};
 }
 
-net::asio::awaitable<Status> WorkerRegistry::load_model(WorkerId id) {
-  const WorkerInfo info = workers_[id]->info;
+// The worker's tokenizer and template: those at hand that have the identity which it tells, or what
+// it gives.
+net::asio::awaitable<Result<ServedText>> WorkerRegistry::load_text(WorkerId id) {
+  const std::string identity = workers_[id]->info.tokenizer;
+  const auto found = std::ranges::find(options_.texts, identity, &ServedText::identity);
+  if (!identity.empty() && found != options_.texts.end()) co_return *found;
   Result<net::WholeResponse> answer =
       co_await get(id, "/tandem/v1/tokenizer", kTokenizerTime, kTokenizerBytes);
   if (!answer) co_return tl::unexpected(answer.error());
@@ -184,6 +189,13 @@ net::asio::awaitable<Status> WorkerRegistry::load_model(WorkerId id) {
   if (!json) co_return tl::unexpected(json.error());
   Result<text::TokenizerSpec> spec = text::tokenizer_spec_from_json(*json);
   if (!spec) co_return tl::unexpected(spec.error());
+  co_return make_served_text(std::move(*spec));
+}
+
+net::asio::awaitable<Status> WorkerRegistry::load_model(WorkerId id) {
+  const WorkerInfo info = workers_[id]->info;
+  Result<ServedText> text = co_await load_text(id);
+  if (!text) co_return tl::unexpected(text.error());
   auto model = std::make_shared<ServedModel>();
   model->id = info.model_id;
   model->connector = workers_[id]->connector;
@@ -191,16 +203,8 @@ net::asio::awaitable<Status> WorkerRegistry::load_model(WorkerId id) {
   model->lineage = info.lineage;
   model->block_tokens = info.block_tokens;
   model->adapters = info.adapters;
-  if (!spec->chat_template.empty()) {
-    Result<text::ChatTemplate> chat_template =
-        text::ChatTemplate::parse(spec->chat_template, spec->tool_template);
-    if (!chat_template) co_return tl::unexpected(chat_template.error());
-    model->chat_template = std::make_unique<text::ChatTemplate>(std::move(*chat_template));
-  }
-  Result<std::shared_ptr<const text::Tokenizer>> tokenizer =
-      text::Tokenizer::create(std::move(*spec), kTokenizerCacheBytes);
-  if (!tokenizer) co_return tl::unexpected(tokenizer.error());
-  model->tokenizer = std::move(*tokenizer);
+  model->chat_template = std::move(text->chat_template);
+  model->tokenizer = std::move(text->tokenizer);
   // Two pollers may load at once; the first wins if they agree.
   const auto known = models_->named(info.model_id);
   if (known && serves(id, *known)) co_return Status();

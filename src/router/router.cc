@@ -364,12 +364,9 @@ Status Router::start() {
         "a router needs at least one unified worker, or one prefill and one decode worker");
   }
   if (auto& spec = core_->options.tokenizer) {
-    if (!spec->chat_template.empty()) {
-      TANDEM_TRY(parsed, text::ChatTemplate::parse(spec->chat_template, spec->tool_template));
-      core_->chat_template = std::make_shared<const text::ChatTemplate>(std::move(parsed));
-    }
-    TANDEM_TRY(made, text::Tokenizer::create(std::move(*spec), kTokenizerCacheBytes));
-    core_->tokenizer = made;
+    TANDEM_TRY(made, make_served_text(std::move(*spec)));
+    core_->chat_template = std::move(made.chat_template);
+    core_->tokenizer = std::move(made.tokenizer);
     spec.reset();
   }
   for (const WorkerAddress& address : core_->options.workers)

@@ -47,6 +47,8 @@ struct RouterOptions {
   // Of other engines' models: prompts are looked up by their tokens. Nothing: only ids and bytes
   // are.
   std::optional<text::TokenizerSpec> tokenizer;
+  // Of Tandem's own workers, at hand already: one that says that this is its text is not asked.
+  std::vector<ServedText> texts;
   size_t response_store_bytes = 64ULL << 20;                // responses that others may go on from
   Duration poll_interval = std::chrono::milliseconds(500);  // of Tandem's own workers
   Duration poll_timeout = std::chrono::seconds(1);

@@ -38,7 +38,8 @@ RouterCore::RouterCore(net::Reactor& reactor_in, RouterOptions options_in)
                 .health_failures = options.health_failures,
                 .silence_limit = options.silence_limit,
                 .health_successes = options.health_successes,
-                .warm_connections = options.warm_connections},
+                .warm_connections = options.warm_connections,
+                .texts = options.texts},
                {.down =
                     [this](WorkerId worker) {
                       const std::set<RequestRun*> now = runs;

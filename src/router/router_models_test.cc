@@ -113,5 +113,34 @@ TEST_F(ModelsTest, AModelThatItsWorkersStoppedServingIsForgotten) {
   });
 }
 
+// Workers that tell the identity of a text that the router has are not asked for it; a worker with
+// any other identity, or with none, is.
+TEST_F(ModelsTest, ATextAtHandServesOnlyWorkersOfItsIdentity) {
+  text::TokenizerSpec other = text::byte_tokenizer_spec();
+  other.chat_template = "{{ messages[0].content }}!";
+  const std::string same = text::tokenizer_identity(text::byte_tokenizer_spec());
+  ASSERT_NE(text::tokenizer_identity(other), same);
+  options.texts = {*make_served_text(other), *make_served_text(text::byte_tokenizer_spec())};
+  before_start = [&] {
+    const char* const names[] = {"known", "unknown", "silent"};
+    const std::string identities[] = {same, std::string(64, 'a'), ""};
+    for (size_t i = 0; i < u.size(); ++i) {
+      u[i]->model = names[i];
+      u[i]->tokenizer = identities[i];
+    }
+  };
+  run(0, 0, 3, [this]() -> awaitable<void> {
+    EXPECT_EQ(u[0]->tokenizers_given, 0);
+    EXPECT_EQ(u[1]->tokenizers_given, 1);
+    EXPECT_EQ(u[2]->tokenizers_given, 1);
+    for (const char* const name : {"known", "unknown", "silent"}) {
+      const auto counted = co_await ask(
+          R"({"model":")" + std::string(name) + R"(","prompt":"abc"})", {}, "/tokenize");
+      EXPECT_EQ(counted.status, 200) << name;
+      EXPECT_NE(counted.body.find("\"count\":3"), std::string::npos) << counted.body;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tandem::router

@@ -26,6 +26,7 @@
 #include "router/policy/recent_tokens.h"
 #include "router/policy/types.h"
 #include "router/prefix/prefix_holders.h"
+#include "router/served_text.h"
 
 namespace tandem::router {
 
@@ -54,6 +55,7 @@ struct WorkerInfo {
   std::string model_id;
   int64_t context_length = 0;
   std::string lineage;
+  std::string tokenizer;  // its text::tokenizer_identity(); empty: it does not say
   int32_t block_tokens = 16;
   std::string handoff_address;        // "unix:/path"; prefill only
   int64_t token_capacity = 0;         // what its KV memory holds
@@ -91,7 +93,8 @@ struct RegistryOptions {
   Duration relearn_interval = std::chrono::seconds(10);  // models, ranks, epochs
   int breaker_failures = 5;                              // charged legs in a row: open
   Duration breaker_open = std::chrono::seconds(5);
-  size_t warm_connections = 4;  // opened ahead to a worker that came up
+  size_t warm_connections = 4;    // opened ahead to a worker that came up
+  std::vector<ServedText> texts;  // at hand: a worker that tells one's identity is not asked for it
 };
 
 class WorkerRegistry {
@@ -215,6 +218,7 @@ class WorkerRegistry {
   net::asio::awaitable<Result<net::WholeResponse>> get(WorkerId id, const std::string& path,
                                                        Duration limit, size_t max_bytes);
   net::asio::awaitable<Status> load_model(WorkerId id);
+  net::asio::awaitable<Result<ServedText>> load_text(WorkerId id);
   Status accept_info(Worker& worker, WorkerId id, WorkerInfo info);
   Status check_agreement(const WorkerInfo& info, WorkerId id) const;
 
@@ -252,9 +256,6 @@ class WorkerRegistry {
       groups_;  // connector, name; the index is the number
   std::shared_ptr<const ModelList> models_ = std::make_shared<const ModelList>();
 };
-
-// For pieces of conversations that come again with every turn.
-inline constexpr size_t kTokenizerCacheBytes = size_t{64} << 20;
 
 const char* role_name(WorkerRole role);
 const char* state_name(WorkerRegistry::State state);

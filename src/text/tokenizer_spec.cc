@@ -1,6 +1,12 @@
 #include "text/tokenizer_spec.h"
 
+#include <bit>
 #include <cmath>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+#include "numerics/digest.h"
 
 namespace tandem::text {
 
@@ -148,7 +154,74 @@ JsonValue integer_array(const std::vector<int32_t>& values) {
   return JsonValue::array(std::move(array));
 }
 
+// Every field with its length before it, so that no two specs give the same bytes.
+class SpecDigest {
+ public:
+  void add(uint64_t value) {
+    for (int i = 0; i < 8; ++i) bytes_.push_back(static_cast<char>(value >> (8 * i)));
+    if (bytes_.size() >= kBuffered) flush();
+  }
+  void add(std::string_view text) {
+    add(uint64_t{text.size()});
+    bytes_ += text;
+  }
+  template <typename Item>
+  void add_all(const std::vector<Item>& items) {
+    add(uint64_t{items.size()});
+    for (const Item& item : items) {
+      if constexpr (std::is_floating_point_v<Item>) {
+        add(std::bit_cast<uint64_t>(item));
+      } else if constexpr (std::is_integral_v<Item>) {
+        add(static_cast<uint64_t>(item));
+      } else {
+        add(std::string_view(item));
+      }
+    }
+  }
+  std::string finish() {
+    flush();
+    return numerics::to_hex(hash_.finish());
+  }
+
+ private:
+  static constexpr size_t kBuffered = size_t{1} << 16;
+  void flush() {
+    hash_.update(std::as_bytes(std::span(bytes_)));
+    bytes_.clear();
+  }
+  numerics::Sha256 hash_;
+  std::string bytes_;
+};
+
 }  // namespace
+
+std::string tokenizer_identity(const TokenizerSpec& spec) {
+  SpecDigest digest;
+  digest.add(spec.kind);
+  digest.add(spec.pre);
+  digest.add_all(spec.tokens);
+  digest.add_all(spec.types);
+  digest.add_all(spec.merges);
+  digest.add_all(spec.scores);
+  digest.add(uint64_t{spec.added.size()});
+  for (const AddedToken& added : spec.added) {
+    digest.add(static_cast<uint64_t>(added.id));
+    for (const bool flag :
+         {added.strip_left, added.strip_right, added.single_word, added.normalized})
+      digest.add(uint64_t{flag});
+  }
+  for (const int32_t id : {spec.bos, spec.eos, spec.unknown, spec.pad})
+    digest.add(static_cast<uint64_t>(id));
+  digest.add_all(spec.end_of_generation);
+  for (const bool flag : {spec.add_bos, spec.add_eos, spec.whole_words, spec.fuse_unknown,
+                          spec.single_precision, spec.metaspace, spec.strip_leading_space})
+    digest.add(uint64_t{flag});
+  digest.add(spec.normalizer.dump());
+  digest.add(spec.pre_tokenizer.dump());
+  digest.add(spec.chat_template);
+  digest.add(spec.tool_template);
+  return digest.finish();
+}
 
 JsonValue tokenizer_spec_to_json(const TokenizerSpec& spec) {
   JsonValue json = JsonValue::object();

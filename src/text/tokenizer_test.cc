@@ -1,6 +1,8 @@
 #include "text/tokenizer.h"
 
 #include <cstdlib>
+#include <iterator>
+#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -147,6 +149,50 @@ TEST(Tokenizer, BrokenSpecsAreRefused) {
   EXPECT_TRUE(refuse([](TokenizerSpec& s) { s.merges.emplace_back("not there"); }));
   EXPECT_TRUE(refuse([](TokenizerSpec& s) { s.eos = 1'000'000; }));
   EXPECT_TRUE(refuse([](TokenizerSpec& s) { s.end_of_generation = {-7}; }));
+}
+
+// Two specs that differ anywhere are two identities: an identity stands for the whole spec.
+TEST(TokenizerSpec, EveryFieldIsPartOfItsIdentity) {
+  const TokenizerSpec spec = load_tokenizer(testdata("small_bpe_smollm.json"))->spec();
+  using Edit = void (*)(TokenizerSpec&);
+  constexpr Edit kEdits[] = {
+      [](TokenizerSpec& s) { s.kind += "x"; },
+      [](TokenizerSpec& s) { s.pre += "x"; },
+      [](TokenizerSpec& s) { s.tokens.back() += "x"; },
+      [](TokenizerSpec& s) { s.types.back() = s.types.back() == 1 ? 2 : 1; },
+      [](TokenizerSpec& s) { s.merges.pop_back(); },
+      [](TokenizerSpec& s) { s.scores.push_back(-1); },
+      [](TokenizerSpec& s) { s.added.push_back({.id = 0}); },
+      [](TokenizerSpec& s) { s.bos += 1; },
+      [](TokenizerSpec& s) { s.eos += 1; },
+      [](TokenizerSpec& s) { s.unknown += 1; },
+      [](TokenizerSpec& s) { s.pad += 1; },
+      [](TokenizerSpec& s) { s.end_of_generation.push_back(0); },
+      [](TokenizerSpec& s) { s.add_bos = !s.add_bos; },
+      [](TokenizerSpec& s) { s.add_eos = !s.add_eos; },
+      [](TokenizerSpec& s) { s.whole_words = !s.whole_words; },
+      [](TokenizerSpec& s) { s.fuse_unknown = !s.fuse_unknown; },
+      [](TokenizerSpec& s) { s.single_precision = !s.single_precision; },
+      [](TokenizerSpec& s) { s.metaspace = !s.metaspace; },
+      [](TokenizerSpec& s) { s.strip_leading_space = !s.strip_leading_space; },
+      [](TokenizerSpec& s) { s.normalizer = JsonValue::string("x"); },
+      [](TokenizerSpec& s) { s.pre_tokenizer = JsonValue::string("x"); },
+      [](TokenizerSpec& s) { s.chat_template += "x"; },
+      [](TokenizerSpec& s) { s.tool_template += "x"; },
+  };
+  ASSERT_EQ(std::size(kEdits), tokenizer_spec_to_json(spec).members().size());
+  std::set<std::string> identities = {tokenizer_identity(spec)};
+  for (const Edit& edit : kEdits) {
+    TokenizerSpec edited = spec;
+    edit(edited);
+    EXPECT_TRUE(identities.insert(tokenizer_identity(edited)).second) << (&edit - kEdits);
+  }
+  // What one token ends with could be what the next one begins with.
+  TokenizerSpec moved = spec;
+  std::swap(moved.tokens[0], moved.tokens[1]);
+  EXPECT_TRUE(identities.insert(tokenizer_identity(moved)).second);
+  EXPECT_EQ(tokenizer_identity(*tokenizer_spec_from_json(tokenizer_spec_to_json(spec))),
+            tokenizer_identity(spec));
 }
 
 TEST(TokenizerSpec, SurvivesJson) {

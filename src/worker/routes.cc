@@ -121,6 +121,7 @@ awaitable<void> Worker::Routes::info(Request&, Responder& responder) {
   model.set("id", JsonValue::string(worker.served_.name));
   model.set("context_length", JsonValue::integer(worker.engine_->context_length()));
   model.set("lineage", JsonValue::string(worker.served_.lineage));
+  model.set("tokenizer", JsonValue::string(worker.served_.tokenizer_identity));
   JsonValue adapters = JsonValue::array();
   for (const std::string& adapter : worker.served_.adapters)
     adapters.push_back(JsonValue::string(adapter));

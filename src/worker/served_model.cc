@@ -33,6 +33,7 @@ std::string default_name(const std::string& path) {
 Status make_text(text::TokenizerSpec spec, const api::ParserNames& parsers, ServedModel& served) {
   const std::string source = spec.chat_template;
   const std::string with_tools = spec.tool_template;
+  served.tokenizer_identity = text::tokenizer_identity(spec);
   TANDEM_TRY(tokenizer, text::Tokenizer::create(std::move(spec)));
   served.tokenizer = std::move(tokenizer);
   if (!source.empty()) {

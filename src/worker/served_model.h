@@ -37,6 +37,7 @@ struct ServedModelOptions {
 struct ServedModel {
   std::unique_ptr<model::Model> model;
   std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::string tokenizer_identity;  // text::tokenizer_identity() of it and of the template
   std::optional<text::ChatTemplate> chat_template;
   std::string name;
   std::string lineage;                // with the adapters' digests: their KV is theirs alone

@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/tokenizer_source.h"
 #include "model/tiny_checkpoint.h"
+#include "weights/checkpoint.h"
 
 namespace tandem::worker {
 namespace {
@@ -58,6 +60,15 @@ TEST_F(ServedModelTest, TheContextThatThePagesHoldChoosesTheRopeTable) {
   const auto none = load(folder_.string(), kPageBytes);
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, "kv_memory_too_small");
+}
+
+// Whoever reads the same file knows the worker's text without asking it.
+TEST_F(ServedModelTest, TheTextsIdentityIsThatOfTheFile) {
+  const auto served = load(folder_.string(), 0);
+  ASSERT_TRUE(served) << served.error().message;
+  const auto spec = engine::tokenizer_spec_of(*weights::Checkpoint::open(folder_.string()));
+  ASSERT_TRUE(spec) << spec.error().message;
+  EXPECT_EQ(served->tokenizer_identity, text::tokenizer_identity(*spec));
 }
 
 TEST_F(ServedModelTest, ADirectorysNameIsTheModelsDotsAndAll) {
