@@ -348,6 +348,7 @@ Status run(const Flags& flags) {
   TANDEM_TRY(checkpoint, weights::Checkpoint::open(flags.model));
   const bool int8 = options.numerics == model::Numerics::kFast && mostly_int8(checkpoint);
   TANDEM_TRY(model, model::load_model(std::move(checkpoint), options));
+  model->bind_caller();
   const EngineShape shape = shape_of(*model, int8);
   std::printf("%s, %s, weights %.1f MB, KV %.0f bytes a token, chunks of %d\n", flags.model.c_str(),
               model->numeric_path().c_str(), shape.weight_bytes * 1e-6, shape.kv_bytes,

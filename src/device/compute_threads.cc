@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
+#include <cstdlib>
+#include <string_view>
 #include <system_error>
 #include <thread>
 
@@ -56,6 +58,20 @@ bool wait_awake(Ready&& ready) {
     if (now - begin > kAwake) return false;
     if (now - begin > kSpin) ::sched_yield();
   }
+}
+
+// The CPUs that this process may use if they are `count`, else none.
+std::vector<int> cpus_for(int count) {
+  const char* wish = std::getenv("TANDEM_PIN");
+  if (wish != nullptr && std::string_view(wish) == "off") return {};
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return {};
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+  }
+  if (cpus.size() != static_cast<size_t>(count)) cpus.clear();
+  return cpus;
 }
 
 constexpr uint32_t low_half(uint64_t ticket) { return static_cast<uint32_t>(ticket); }
@@ -114,6 +130,7 @@ struct ComputeThreads::Shared {
 ComputeThreads::ComputeThreads(int count) {
   count_ = std::clamp(count, 1, kMaxThreads);
   if (count_ == 1) return;
+  cpus_ = cpus_for(count_);
   shared_ = std::make_unique<Shared>();
   for (int index = 1; index < count_; ++index) {
     try {
@@ -124,6 +141,16 @@ ComputeThreads::ComputeThreads(int count) {
     }
   }
 }
+
+void ComputeThreads::bind(int thread) const {
+  if (cpus_.empty()) return;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpus_[static_cast<size_t>(thread)], &one);
+  ::sched_setaffinity(0, sizeof(one), &one);  // refused: the system goes on choosing
+}
+
+void ComputeThreads::bind_caller() const { bind(0); }
 
 ComputeThreads::~ComputeThreads() {
   if (!shared_) return;
@@ -148,7 +175,8 @@ int ComputeThreads::take_parts(Shared& shared, int thread) {
   return taken;
 }
 
-void ComputeThreads::helper_loop(Shared& shared, int thread) {
+void ComputeThreads::helper_loop(Shared& shared, int thread) const {
+  bind(thread);
   for (;;) {
     if (!wait_awake([&] { return shared.wanted(); })) shared.sleep_until_wanted();
     if (shared.stop.load()) return;

@@ -11,6 +11,10 @@
 // core to others, then sleep in the kernel, so an idle worker costs nothing. With one thread
 // everything is a plain call.
 //
+// Threads that are as many as the CPUs this process may run on stay on one each; fewer leave the
+// choice to the system, which knows what else runs. `TANDEM_PIN=off` in the environment leaves it
+// to the system always.
+//
 // Calls come from one thread at a time, never from inside themselves. Functions must not throw.
 #pragma once
 
@@ -36,6 +40,10 @@ class ComputeThreads {
 
   int count() const { return count_; }
 
+  // Binds the calling thread beside the helpers, where those are bound: for a thread that has
+  // nothing else to do than the calls from now on. (Threads that it starts inherit the binding.)
+  void bind_caller() const;
+
   // Calls function(thread, part) once for each part in [0, parts); parts is at least 0. `thread`,
   // in [0, count()), is the same for no two calls that run at once: it names scratch memory.
   template <typename Function>
@@ -58,9 +66,11 @@ class ComputeThreads {
 
   void run(Task task, void* context, int parts);
   static int take_parts(Shared& shared, int thread);
-  static void helper_loop(Shared& shared, int thread);
+  void helper_loop(Shared& shared, int thread) const;
+  void bind(int thread) const;
 
   int count_ = 1;
+  std::vector<int> cpus_;  // one for each thread; empty: not bound
   std::unique_ptr<Shared> shared_;
 };
 

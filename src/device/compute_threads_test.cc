@@ -3,10 +3,12 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 namespace tandem::device {
@@ -83,6 +85,46 @@ TEST(ComputeThreads, IdleHelpersUseNoCpu) {
   const double before = process_cpu_seconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_LT(process_cpu_seconds() - before, 0.05);
+}
+
+std::vector<int> cpus_of_this_thread() {
+  cpu_set_t set;
+  EXPECT_EQ(::sched_getaffinity(0, sizeof(set), &set), 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+// The CPUs of each of `count` threads, the caller (a thread of its own here) bound as well.
+std::vector<std::vector<int>> cpus_of_threads(int count) {
+  std::vector<std::vector<int>> seen(static_cast<size_t>(count));
+  std::thread([&] {
+    ComputeThreads threads(count);
+    threads.bind_caller();
+    std::atomic<int> arrived{0};
+    threads.parallel_parts(count, [&](int thread, int) {
+      seen[static_cast<size_t>(thread)] = cpus_of_this_thread();
+      ++arrived;
+      while (arrived.load() < count) std::this_thread::yield();  // nobody takes two parts
+    });
+  }).join();
+  return seen;
+}
+
+TEST(ComputeThreads, AsManyAsTheCpusStayOnOneEachAndOthersAreLeftAlone) {
+  const std::vector<int> all = cpus_of_this_thread();
+  const auto count = static_cast<int>(all.size());
+  if (count < 2 || count > 64) GTEST_SKIP() << "needs 2 to 64 CPUs";
+  const auto bound = cpus_of_threads(count);
+  for (size_t thread = 0; thread < bound.size(); ++thread)
+    EXPECT_EQ(bound[thread], std::vector<int>{all[thread]});
+  for (const auto& free : cpus_of_threads(count + 1)) EXPECT_EQ(free, all);
+  ASSERT_EQ(::setenv("TANDEM_PIN", "off", 1), 0);
+  for (const auto& free : cpus_of_threads(count)) EXPECT_EQ(free, all);
+  ASSERT_EQ(::unsetenv("TANDEM_PIN"), 0);
+  EXPECT_EQ(cpus_of_this_thread(), all);
 }
 
 TEST(SplitWork, CoversEverythingOnceInOrder) {

@@ -40,6 +40,7 @@ void Executor::submit(DeviceJob job) {
 }
 
 void Executor::loop() {
+  model_.bind_caller();
   while (true) {
     DeviceJob job;
     {

@@ -55,6 +55,7 @@ class Decoder final : public Model {
         attention_(options.max_rows, shape_) {}
 
   const ModelConfig& config() const override { return spec_.config; }
+  void bind_caller() override { executor_.threads().bind_caller(); }
   int32_t max_rows() const override { return max_rows_; }
   std::vector<PageGroup> page_groups() const override { return groups_.groups; }
   const ops::KvScales& kv_scales() const override { return weights_.kv_scales; }
@@ -72,7 +73,8 @@ class Decoder final : public Model {
   std::string numeric_path() const override {
     return std::string("cpu-") + executor_.kernels().name +
            (numerics_ == Numerics::kExact ? "-exact-" : "-fast-") +
-           std::to_string(ops::cpu::kKernelVersion) + (spec_.long_rope ? "-long" : "");
+           std::to_string(ops::cpu::kKernelVersion) + (weights_.forms.bf16 ? "-pairs" : "") +
+           (spec_.long_rope ? "-long" : "");
   }
 
   Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
@@ -240,7 +242,8 @@ void Decoder::feed_forward_block(int32_t layer, int32_t rows) {
 void Decoder::finish(const ops::ForwardBatch& batch, const ops::Residual& residual, float* logits) {
   if (batch.logit_rows.empty() && batch.hidden_rows.empty()) return;
   Activations normed = with_rows(buffers_.normed, static_cast<int32_t>(batch.tokens.size()));
-  normed.blocks = nullptr;  // only the wanted rows are quantized, in predict()
+  normed.blocks = nullptr;
+  normed.bf16 = nullptr;  // only the wanted rows are quantized, in predict()
   ops::add_rms_norm(executor_, residual, buffers_.x, weights_.final_norm.data(),
                     spec_.config.rms_eps, normed);
   const auto hidden = static_cast<size_t>(spec_.config.hidden);
@@ -291,8 +294,8 @@ Result<std::unique_ptr<Model>> load_decoder(weights::Checkpoint checkpoint, Deco
   TANDEM_TRY(kernels, options.isa.empty() ? ops::cpu::select_kernels()
                                           : ops::cpu::select_kernels(options.isa));
   TANDEM_TRY(executor, ops::CpuExecutor::create(*kernels, options.threads, spec.config.head_dim));
-  TANDEM_TRY(loaded, load_decoder_weights(checkpoint, spec, executor));
-  DecoderBuffers buffers(spec, options.max_rows, options.numerics == Numerics::kFast);
+  TANDEM_TRY(loaded, load_decoder_weights(checkpoint, spec, executor, options.numerics));
+  DecoderBuffers buffers(spec, options.max_rows, loaded.forms);
   if (!buffers.valid()) {
     return make_error(500, "out_of_memory",
                       "no memory for activations of " + std::to_string(options.max_rows) + " rows");

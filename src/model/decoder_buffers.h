@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/decoder_spec.h"
+#include "model/tensor_loader.h"
 #include "ops/operators.h"
 #include "ops/packed_matrix.h"
 
@@ -13,8 +14,8 @@ namespace tandem::model {
 // Laid out once without memory to count, then with.
 class DecoderBuffers {
  public:
-  DecoderBuffers(const DecoderSpec& spec, int32_t max_rows, bool quantized)
-      : rows_(max_rows), quantized_(quantized) {
+  DecoderBuffers(const DecoderSpec& spec, int32_t max_rows, InputForms forms)
+      : rows_(max_rows), forms_(forms) {
     lay_out(spec);
     storage_ = ops::allocate_aligned(bytes_);
     if (storage_) lay_out(spec);
@@ -70,7 +71,11 @@ class DecoderBuffers {
     ops::Activations a;
     a.columns = columns;
     a.values = floats(columns);
-    if (quantized_ && columns % 32 == 0) {
+    if (forms_.bf16) {
+      a.bf16 = reinterpret_cast<uint16_t*>(
+          take(static_cast<size_t>(rows_) * a.bf16_per_row() * sizeof(uint16_t)));
+    }
+    if (forms_.int8 && columns % 32 == 0) {
       a.blocks = reinterpret_cast<ops::cpu::ActivationBlock*>(
           take(static_cast<size_t>(rows_) * (columns / 32) * sizeof(ops::cpu::ActivationBlock)));
     }
@@ -78,7 +83,7 @@ class DecoderBuffers {
   }
 
   int32_t rows_;
-  bool quantized_;
+  InputForms forms_;
   ops::AlignedBytes storage_;
   size_t bytes_ = 0;
 };

@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "model/config_reader.h"
-#include "model/tensor_loader.h"
 
 namespace tandem::model {
 namespace {
@@ -146,10 +145,10 @@ Result<ops::KvScales> load_kv_scales(TensorLoader& loader, const weights::Checkp
 
 Result<DecoderWeights> load_decoder_weights(const weights::Checkpoint& checkpoint,
                                             const DecoderSpec& spec,
-                                            const ops::CpuExecutor& executor) {
+                                            const ops::CpuExecutor& executor, Numerics numerics) {
   const ModelConfig& c = spec.config;
   DecoderWeights w;
-  TensorLoader loader(checkpoint, executor, w.arena);
+  TensorLoader loader(checkpoint, executor, w.arena, numerics);
   for (const std::string& name : spec.other_tensors) loader.leave_out(name);
   TANDEM_TRY(embedding, loader.tensor(spec.names.embedding + ".weight", c.vocab, c.hidden));
   w.embedding = embedding;
@@ -167,6 +166,7 @@ Result<DecoderWeights> load_decoder_weights(const weights::Checkpoint& checkpoin
   w.output = std::move(packed);
   TANDEM_CHECK(loader.finish(spec.other_prefixes));
   w.bytes = loader.bytes();
+  w.forms = loader.forms();
   return w;
 }
 

@@ -6,6 +6,8 @@
 
 #include "base/result.h"
 #include "model/decoder_spec.h"
+#include "model/model.h"
+#include "model/tensor_loader.h"
 #include "ops/executor.h"
 #include "ops/kv_scales.h"
 #include "ops/packed_matrix.h"
@@ -28,6 +30,7 @@ struct DecoderWeights {
   std::vector<float> final_norm;
   ops::PackedMatrix output;
   ops::KvScales kv_scales;
+  InputForms forms;
   size_t bytes = 0;
 };
 
@@ -36,6 +39,6 @@ struct DecoderWeights {
 // use for.
 Result<DecoderWeights> load_decoder_weights(const weights::Checkpoint& checkpoint,
                                             const DecoderSpec& spec,
-                                            const ops::CpuExecutor& executor);
+                                            const ops::CpuExecutor& executor, Numerics numerics);
 
 }  // namespace tandem::model

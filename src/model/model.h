@@ -82,6 +82,9 @@ class Model {
   // are reported by the caller, not here.
   virtual Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
                          std::span<float> logits) = 0;
+  // Called once by a thread that will do nothing else than call forward(): it may be bound to a
+  // CPU of its own.
+  virtual void bind_caller() {}
   virtual int32_t max_rows() const = 0;
 
   // LoRA adapters. load_adapter() reads a PEFT directory or a GGUF adapter and returns its index in

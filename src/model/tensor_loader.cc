@@ -23,11 +23,16 @@ Result<ops::PackedMatrix> TensorLoader::matrix_rows(const std::string& name, int
                                                     int32_t columns, int32_t begin, int32_t rows) {
   TANDEM_TRY(found, tensor(name, total, columns));
   const size_t row_bytes = weights::row_bytes(found->format, columns);
+  const bool fast = numerics_ == Numerics::kFast;
   auto packed = ops::PackedMatrix::pack(found->format, rows, columns,
                                         found->bytes.subspan(static_cast<size_t>(begin) * row_bytes,
                                                              static_cast<size_t>(rows) * row_bytes),
-                                        executor_.threads(), &arena_);
-  if (packed) bytes_ += packed->bytes();
+                                        executor_.threads(), &arena_,
+                                        fast && executor_.kernels().linear_bf16 != nullptr);
+  if (!packed) return packed;
+  forms_.bf16 = forms_.bf16 || packed->view().pairs;
+  forms_.int8 = forms_.int8 || (fast && ops::has_int8_kernel(found->format));
+  bytes_ += packed->bytes();
   return packed;
 }
 

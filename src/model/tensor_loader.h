@@ -10,18 +10,25 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/model.h"
 #include "ops/executor.h"
 #include "ops/packed_matrix.h"
 #include "weights/checkpoint.h"
 
 namespace tandem::model {
 
+// Which forms of their inputs, beside float32, the packed matrices multiply with.
+struct InputForms {
+  bool int8 = false;
+  bool bf16 = false;
+};
+
 class TensorLoader {
  public:
   // All three outlive the loader; `arena` also the matrices, whose memory it is.
   TensorLoader(const weights::Checkpoint& checkpoint, const ops::CpuExecutor& executor,
-               ops::WeightArena& arena)
-      : checkpoint_(checkpoint), executor_(executor), arena_(arena) {}
+               ops::WeightArena& arena, Numerics numerics)
+      : checkpoint_(checkpoint), executor_(executor), arena_(arena), numerics_(numerics) {}
 
   // The raw tensor; `rows` outputs by `columns` inputs.
   Result<const weights::Tensor*> tensor(const std::string& name, int32_t rows, int32_t columns);
@@ -35,12 +42,15 @@ class TensorLoader {
   void leave_out(const std::string& name) { taken_.insert(name); }
   // Error when the checkpoint has tensors that nobody took, other than those of `other_prefixes`.
   Status finish(std::span<const std::string> other_prefixes) const;
+  InputForms forms() const { return forms_; }  // of all matrices handed out so far
   size_t bytes() const { return bytes_; }  // of everything handed out so far, as packed or decoded
 
  private:
   const weights::Checkpoint& checkpoint_;
   const ops::CpuExecutor& executor_;
   ops::WeightArena& arena_;
+  Numerics numerics_;
+  InputForms forms_;
   std::set<std::string, std::less<>> taken_;
   size_t bytes_ = 0;
 };

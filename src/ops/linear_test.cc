@@ -159,6 +159,66 @@ TEST_P(LinearTest, ARowsBitsDoNotDependOnOtherRowsOrThreads) {
   }
 }
 
+class PairsTest : public testing::TestWithParam<Format> {
+ protected:
+  void SetUp() override {
+    if (kernels().linear_bf16 == nullptr)
+      GTEST_SKIP() << "this machine has no products of BF16 pairs, or slow ones";
+  }
+  static const cpu::Kernels& kernels() { return cpu::kernels_for(cpu::machine_isa()); }
+};
+
+TEST_P(PairsTest, PackedOrderHoldsTheRoundedValues) {
+  const TestMatrix matrix = make_matrix(GetParam(), 21, 37, 1, true);
+  for (int32_t row = 0; row < 21; ++row) {
+    for (int32_t k = 0; k < 37; ++k) {
+      ASSERT_EQ(cpu::packed_weight(matrix.packed.view(), row / 16, row % 16, k),
+                matrix.decoded[static_cast<size_t>(row) * 37 + k]);
+    }
+  }
+}
+
+TEST_P(PairsTest, ProductsMatchDoublePrecisionAndNotTheOtherRowsOrThreads) {
+  for (const int32_t columns : {1, 7, 40, 300, 768}) {
+    for (const int32_t rows : {1, 23, 83}) {
+      const TestMatrix matrix = make_matrix(GetParam(), rows, columns, 6, true);
+      const int32_t m = 77;
+      auto x = random_values(static_cast<size_t>(m) * columns, 7);
+      Activations all = {.values = x.data(), .rows = m, .columns = columns};
+      std::vector<uint16_t> bf16(all.bf16_per_row() * m);
+      all.bf16 = bf16.data();
+      const CpuExecutor one = *CpuExecutor::create(kernels(), 1, 64);
+      quantize(one, all);
+      for (float& value : x) value = numerics::bf16_to_f32(numerics::f32_to_bf16(value));
+      Product whole;
+      whole.run(one, matrix, all, rows);
+      const auto expected = reference_product(matrix, rows, columns, x, m);
+      for (size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(whole.out[i], expected[i], 2e-5 * std::sqrt(columns)) << rows << "x" << columns;
+      const CpuExecutor executor = *CpuExecutor::create(kernels(), 3, 64);
+      for (const int32_t chunk : {1, 2, 3, 7, 13, 20, 77}) {
+        for (int32_t first = 0; first < m; first += chunk) {
+          Activations some = all;
+          some.rows = std::min(chunk, m - first);
+          some.bf16 += first * some.bf16_per_row();
+          Product part;
+          part.run(executor, matrix, some, rows);
+          ASSERT_EQ(
+              std::memcmp(part.out.data(), whole.out.data() + static_cast<size_t>(first) * rows,
+                          part.out.size() * sizeof(float)),
+              0)
+              << rows << "x" << columns << " chunk " << chunk;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, PairsTest, testing::Values(Format::kF16, Format::kBF16),
+                         [](const auto& info) {
+                           return std::string(weights::format_name(info.param));
+                         });
+
 TEST_P(LinearTest, LargestCodesDoNotOverflow) {
   // Every code, scale and activation at its extreme: the sums that the kernels' overflow arguments
   // are about.

@@ -14,6 +14,18 @@ void linear_groups(const CpuExecutor& executor, int thread, const Activations& x
                    const LinearTarget& target, WorkRange groups) {
   const PackedView& weights = target.weights->view();
   assert(weights.columns == x.columns);
+  if (weights.pairs) {
+    assert(x.bf16 != nullptr);
+    executor.kernels().linear_bf16({.weights = weights,
+                                    .group_begin = groups.begin,
+                                    .group_end = groups.end,
+                                    .x = x.bf16,
+                                    .stride_x = x.bf16_per_row(),
+                                    .rows = x.rows,
+                                    .out = target.out,
+                                    .stride_out = target.stride_out});
+    return;
+  }
   if (x.blocks != nullptr && has_int8_kernel(weights.format)) {
     executor.kernels().linear_i8({.weights = weights,
                                   .group_begin = groups.begin,
@@ -36,16 +48,27 @@ void linear_groups(const CpuExecutor& executor, int thread, const Activations& x
                                  .panel = executor.scratch(thread)});
 }
 
+// Columns [begin, end) of one row in the forms that are asked for; `begin` is a multiple of 32.
+void quantize_columns(const cpu::Kernels& kernels, const Activations& x, int32_t row, int32_t begin,
+                      int32_t end) {
+  const auto at = static_cast<size_t>(row);
+  const float* values = x.values + at * static_cast<size_t>(x.columns) + begin;
+  if (x.blocks != nullptr)
+    kernels.quantize_row(values, end - begin, x.blocks + at * x.blocks_per_row() + begin / 32);
+  if (x.bf16 != nullptr) {
+    kernels.store_values({.dtype = KvDtype::kBF16, .count = end - begin}, values,
+                         reinterpret_cast<std::byte*>(x.bf16 + at * x.bf16_per_row() + begin));
+  }
+}
+
 void quantize_one(const cpu::Kernels& kernels, const Activations& x, int32_t row) {
-  if (x.blocks == nullptr) return;
-  kernels.quantize_row(x.values + static_cast<size_t>(row) * x.columns, x.columns,
-                       x.blocks + static_cast<size_t>(row) * x.blocks_per_row());
+  quantize_columns(kernels, x, row, 0, x.columns);
 }
 
 // Parts of an operator: a few for each thread, so that one that is held up for a moment leaves its
 // share to the others; one, which is a plain call, when there is no work for two.
+constexpr int32_t kPartsPerThread = 4;
 int32_t part_count(const CpuExecutor& executor, int32_t units) {
-  constexpr int32_t kPartsPerThread = 4;
   const int32_t threads = executor.threads().count();
   return threads == 1 ? 1 : std::min(units, threads * kPartsPerThread);
 }
@@ -60,12 +83,39 @@ void for_rows(const CpuExecutor& executor, int32_t rows, const Function& functio
   });
 }
 
-// Parts of a product. With few rows the weights come from memory, and each piece's start waits for
-// it: one long piece for each thread reads 57 GB/s where four read 40 (Zen 4, matrices of 640 KB).
-int32_t product_parts(const CpuExecutor& executor, int32_t units, int32_t rows) {
+// How a product's `units` (groups of outputs, or a few of them) are cut into parts: `run` in each.
+struct ProductParts {
+  int32_t run = 1;
+  int32_t count = 1;
+  WorkRange range(int part, int32_t units) const {
+    return {part * run, std::min((part + 1) * run, units)};
+  }
+};
+
+// With few rows the weights come from memory, and each piece's start waits for it: one long piece
+// for each thread reads 57 GB/s where four read 40 (Zen 4, matrices of 640 KB). With many, threads
+// that claim small pieces end together: a piece takes some ten microseconds, and among those no
+// longer than a few for each thread the length that divides best.
+ProductParts cut_product(const CpuExecutor& executor, int32_t units, int32_t rows,
+                         int64_t multiply_adds_per_unit) {
   constexpr int32_t kFewRows = 8;
-  const int32_t parts = part_count(executor, units);
-  return rows > kFewRows ? parts : std::min(parts, executor.threads().count());
+  constexpr int64_t kSmallPiece = 2'000'000;  // multiply-adds
+  const int32_t threads = executor.threads().count();
+  if (threads == 1 || units == 0) return {.run = std::max(units, 1)};
+  const auto cut = [&](int32_t run) {
+    return ProductParts{.run = run, .count = (units + run - 1) / run};
+  };
+  if (rows <= kFewRows) return cut((units + threads - 1) / threads);
+  const auto longest_load = [&](int32_t run) {
+    return (cut(run).count + threads - 1) / threads * run;
+  };
+  const int64_t small = kSmallPiece / std::max<int64_t>(multiply_adds_per_unit, 1) + 1;
+  int32_t best = std::max(units / (threads * kPartsPerThread), 1);
+  best = static_cast<int32_t>(std::min<int64_t>(best, small));
+  for (int32_t run = best - 1; run > 0; --run) {
+    if (longest_load(run) < longest_load(best)) best = run;
+  }
+  return cut(best);
 }
 
 using ActivationKernel = void (*)(const float* gate, const float* up, int32_t columns, float* out);
@@ -79,11 +129,19 @@ ActivationKernel activation_kernel(const cpu::Kernels& kernels, Activation activ
 void linear(const CpuExecutor& executor, const Activations& x,
             std::span<const LinearTarget> targets) {
   int32_t total = 0;
-  for (const LinearTarget& target : targets) total += target.weights->view().groups;
-  const int32_t parts = product_parts(executor, total, x.rows);
-  executor.threads().parallel_parts(parts, [&](int thread, int part) {
+  // Products of pairs take two groups at a time.
+  int32_t step = 1;
+  for (const LinearTarget& target : targets) {
+    total += target.weights->view().groups;
+    if (target.weights->view().pairs) step = 2;
+  }
+  const int32_t units = (total + step - 1) / step;
+  const ProductParts parts =
+      cut_product(executor, units, x.rows, int64_t{step} * kGroupRows * x.columns * x.rows);
+  executor.threads().parallel_parts(parts.count, [&](int thread, int part) {
     // The targets' groups stand in one row; a part is a range of it.
-    WorkRange range = split_work(total, part, parts);
+    WorkRange range = parts.range(part, units);
+    range = {range.begin * step, std::min(range.end * step, total)};
     for (const LinearTarget& target : targets) {
       const int32_t groups = target.weights->view().groups;
       const WorkRange own = {std::max(range.begin, 0), std::min(range.end, groups)};
@@ -104,9 +162,10 @@ void gated_ffn(const CpuExecutor& executor, const Activations& x, const PackedMa
   const cpu::Kernels& kernels = executor.kernels();
   const auto activate = activation_kernel(kernels, activation);
   const int32_t steps = (out.columns + kStep - 1) / kStep;
-  const int32_t parts = product_parts(executor, steps, x.rows);
-  executor.threads().parallel_parts(parts, [&](int thread, int part) {
-    const WorkRange range = split_work(steps, part, parts);
+  const ProductParts parts =
+      cut_product(executor, steps, x.rows, int64_t{2} * kStep * x.columns * x.rows);
+  executor.threads().parallel_parts(parts.count, [&](int thread, int part) {
+    const WorkRange range = parts.range(part, steps);
     // With many rows the products of one step stay in the cache until they are combined; with few
     // a part's groups are one long read of each matrix.
     const int32_t stride = x.rows > kRowsInCache ? 1 : std::max(range.end - range.begin, 1);
@@ -119,9 +178,7 @@ void gated_ffn(const CpuExecutor& executor, const Activations& x, const PackedMa
       for (int32_t row = 0; row < x.rows; ++row) {
         const size_t at = row * columns + begin;
         activate(gate_out + at, up_out + at, end - begin, out.values + at);
-        if (out.blocks == nullptr) continue;
-        kernels.quantize_row(out.values + at, end - begin,
-                             out.blocks + row * out.blocks_per_row() + step);
+        quantize_columns(kernels, out, row, begin, end);
       }
     }
   });
@@ -158,7 +215,7 @@ void add_rms_norm(const CpuExecutor& executor, const Residual& residual, float* 
 }
 
 void quantize(const CpuExecutor& executor, const Activations& x) {
-  if (x.blocks == nullptr) return;
+  if (x.blocks == nullptr && x.bf16 == nullptr) return;
   for_rows(executor, x.rows, [&](int32_t row) { quantize_one(executor.kernels(), x, row); });
 }
 

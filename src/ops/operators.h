@@ -19,15 +19,20 @@
 
 namespace tandem::ops {
 
-// Inputs of `linear`: float32 rows and, in fast mode, the same rows quantized by `rms_norm` or
-// `quantize`. Not owning. `blocks` is null in exact mode or when `columns` is not a multiple of 32.
+// Inputs of `linear`: float32 rows and, in fast mode, the same rows in the forms that the weights'
+// kernels take, made by `add_rms_norm`, `gated_ffn`, `gate` or `quantize`. Not owning. `blocks` and
+// `bf16` are null in exact mode and where no weights want them, `blocks` also when `columns` is not
+// a multiple of 32. What follows a row of `bf16` up to the next one is zeros.
 struct Activations {
   float* values = nullptr;
   cpu::ActivationBlock* blocks = nullptr;
   int32_t rows = 0;
   int32_t columns = 0;
+  uint16_t* bf16 = nullptr;
 
   size_t blocks_per_row() const { return static_cast<size_t>(columns) / 32; }
+  // An odd number of cache lines, so that rows do not share their cache sets.
+  size_t bf16_per_row() const { return ((static_cast<size_t>(columns) + 31) / 32 | 1) * 32; }
 };
 
 // One matrix of a `linear` call: out[row][0 .. weights.rows) with `stride_out` floats from row to
@@ -39,7 +44,8 @@ struct LinearTarget {
 };
 
 // out = x * transpose(weights) for every target; they share x and one barrier. The weights' format
-// decides the kernel: int8 when x has blocks and the format allows it, else float32.
+// decides the kernel: BF16 for weights packed in pairs, which x.bf16 must be there for; int8 when x
+// has blocks and the format allows it; else float32.
 void linear(const CpuExecutor& executor, const Activations& x,
             std::span<const LinearTarget> targets);
 
@@ -48,14 +54,14 @@ enum class Activation : uint8_t {
   kGeluTanh,  // gelu by its tanh approximation
 };
 
-// out.values = activation(gate * x) * (up * x), then quantized if `out` has blocks. `gate_out` and
+// out.values = activation(gate * x) * (up * x), then quantized if `out` asks for it. `gate_out` and
 // `up_out` are scratch of x.rows * out.columns floats each.
 void gated_ffn(const CpuExecutor& executor, const Activations& x, const PackedMatrix& gate,
                const PackedMatrix& up, Activation activation, float* gate_out, float* up_out,
                const Activations& out);
 
 // The second half of gated_ffn, for products that something was added to:
-// out.values = activation(gate) * up, then quantized if `out` has blocks.
+// out.values = activation(gate) * up, then quantized if `out` asks for it.
 void gate(const CpuExecutor& executor, const float* gate, const float* up, Activation activation,
           const Activations& out);
 
@@ -66,7 +72,7 @@ struct Residual {
 };
 
 // x += delta, in place; then out = x / rms(x) * weight (or just x when `weight` is null), quantized
-// if `out` has blocks. `epsilon` is that of both norms.
+// if `out` asks for it. `epsilon` is that of both norms.
 void add_rms_norm(const CpuExecutor& executor, const Residual& residual, float* x,
                   const float* weight, float epsilon, const Activations& out);
 
@@ -89,7 +95,7 @@ struct LowRank {
 void add_low_rank(const CpuExecutor& executor, const Activations& x, int32_t first, int32_t count,
                   const LowRank& low_rank, float* out, size_t stride_out, float* scratch);
 
-// Fills x.blocks from x.values; nothing to do without blocks.
+// Fills x.blocks and x.bf16, those that there are, from x.values.
 void quantize(const CpuExecutor& executor, const Activations& x);
 
 // Rows of a token embedding matrix, decoded from the file and multiplied by `scale`. Tokens must be

@@ -38,7 +38,10 @@ const cpu::MachineLimits& limits() {
   return kMeasured;
 }
 
-PackedMatrix random_matrix(Format format, int32_t rows, int32_t columns) {
+// What activations are multiplied as.
+enum class Inputs { kFloat, kBf16, kInt8 };
+
+PackedMatrix random_matrix(Format format, int32_t rows, int32_t columns, bool bf16_pairs) {
   std::vector<std::byte> file(weights::row_bytes(format, columns) * rows);
   std::vector<float> values(columns);
   uint32_t state = 1;
@@ -50,12 +53,12 @@ PackedMatrix random_matrix(Format format, int32_t rows, int32_t columns) {
   weights::quantize_row(format, values, std::span(file).first(size));
   for (int32_t row = 1; row < rows; ++row) std::memcpy(file.data() + row * size, file.data(), size);
   device::ComputeThreads threads(1);
-  return std::move(*PackedMatrix::pack(format, rows, columns, file, threads));
+  return std::move(*PackedMatrix::pack(format, rows, columns, file, threads, nullptr, bf16_pairs));
 }
 
 // Rows of activations: state.range(0). Weights cycle through more memory than the caches hold, as
 // in a real pass.
-void linear_bench(benchmark::State& state, Format format, bool quantized) {
+void linear_bench(benchmark::State& state, Format format, Inputs inputs) {
   constexpr int32_t kColumns = 2048;
   constexpr int32_t kRows = 2048;
   const auto m = static_cast<int32_t>(state.range(0));
@@ -63,13 +66,16 @@ void linear_bench(benchmark::State& state, Format format, bool quantized) {
   std::vector<PackedMatrix> matrices;
   size_t bytes = 0;
   do {
-    matrices.push_back(random_matrix(format, kRows, kColumns));
+    matrices.push_back(random_matrix(format, kRows, kColumns, inputs == Inputs::kBf16));
     bytes += matrices.back().bytes();
   } while (m == 1 && bytes < (size_t{256} << 20));
   std::vector<float> x(static_cast<size_t>(m) * kColumns, 0.5F);
   std::vector<cpu::ActivationBlock> blocks(x.size() / 32);
   std::vector<float> out(static_cast<size_t>(m) * kRows);
-  const Activations activations = {x.data(), quantized ? blocks.data() : nullptr, m, kColumns};
+  Activations activations = {x.data(), inputs == Inputs::kInt8 ? blocks.data() : nullptr, m,
+                             kColumns};
+  std::vector<uint16_t> bf16(m * activations.bf16_per_row());
+  if (inputs == Inputs::kBf16) activations.bf16 = bf16.data();
   quantize(executor, activations);
   size_t turn = 0;
   for (auto _ : state) {
@@ -81,7 +87,9 @@ void linear_bench(benchmark::State& state, Format format, bool quantized) {
   const double operations = 2.0 * m * kRows * kColumns * static_cast<double>(state.iterations());
   const double read =
       static_cast<double>(matrices[0].bytes()) * static_cast<double>(state.iterations());
-  const double peak = quantized ? limits().int8_operations : limits().float_operations;
+  const double peak = inputs == Inputs::kInt8   ? limits().int8_operations
+                      : inputs == Inputs::kBf16 ? limits().bf16_operations
+                                                : limits().float_operations;
   state.counters["GB/s"] = Counter(read * 1e-9, Counter::kIsRate);
   state.counters["GOP/s"] = Counter(operations * 1e-9, Counter::kIsRate);
   state.counters["of_memory"] = Counter(read / limits().memory_bytes, Counter::kIsRate);
@@ -161,15 +169,16 @@ void conversion_bench(benchmark::State& state, KvDtype from_dtype, KvDtype to_dt
 void register_all() {
   for (const Format format : weights::kAllFormats) {
     const std::string name(weights::format_name(format));
-    const auto add = [&](const std::string& kind, bool quantized) {
+    const auto add = [&](const std::string& kind, Inputs inputs) {
       auto* bench = benchmark::RegisterBenchmark(
           std::string("linear/").append(name).append("/").append(kind).c_str(),
-          [=](benchmark::State& state) { linear_bench(state, format, quantized); });
+          [=](benchmark::State& state) { linear_bench(state, format, inputs); });
       for (const int64_t m : {1, 4, 16, 256}) bench->Arg(m);
       bench->MinTime(0.1);
     };
-    add("f32", false);
-    if (has_int8_kernel(format)) add("i8", true);
+    add("f32", Inputs::kFloat);
+    if (has_int8_kernel(format)) add("i8", Inputs::kInt8);
+    if (fits_bf16_pairs(format) && kernels().linear_bf16 != nullptr) add("bf16", Inputs::kBf16);
   }
   for (const KvDtype dtype : kAllKvDtypes) {
     const std::string name = "attention/" + std::string(kv_dtype_name(dtype));
@@ -200,9 +209,11 @@ void register_all() {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   const tandem::ops::cpu::MachineLimits& limits = tandem::ops::limits();
-  std::printf("%s, one thread: memory read %.1f GB/s, float32 %.1f GFLOP/s, int8 %.1f GOP/s\n",
-              tandem::ops::kernels().name, limits.memory_bytes * 1e-9,
-              limits.float_operations * 1e-9, limits.int8_operations * 1e-9);
+  std::printf(
+      "%s, one thread: memory read %.1f GB/s, float32 %.1f GFLOP/s, BF16 pairs %.1f, int8 %.1f "
+      "GOP/s\n",
+      tandem::ops::kernels().name, limits.memory_bytes * 1e-9, limits.float_operations * 1e-9,
+      limits.bf16_operations * 1e-9, limits.int8_operations * 1e-9);
   tandem::ops::register_all();
   benchmark::RunSpecifiedBenchmarks();
   return 0;

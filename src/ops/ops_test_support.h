@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "numerics/float_formats.h"
 #include "ops/cpu/dispatch.h"
 #include "ops/executor.h"
 #include "ops/packed_matrix.h"
@@ -38,8 +39,8 @@ struct TestMatrix {
   std::vector<float> decoded;  // [rows][columns]
 };
 
-inline TestMatrix make_matrix(weights::Format format, int32_t rows, int32_t columns,
-                              uint32_t seed) {
+inline TestMatrix make_matrix(weights::Format format, int32_t rows, int32_t columns, uint32_t seed,
+                              bool bf16_pairs = false) {
   TestMatrix matrix;
   const auto values = random_values(static_cast<size_t>(rows) * columns, seed, 0.1F);
   const size_t size = weights::row_bytes(format, columns);
@@ -51,8 +52,12 @@ inline TestMatrix make_matrix(weights::Format format, int32_t rows, int32_t colu
     weights::quantize_row(format, std::span(values).subspan(at, columns), bytes);
     weights::dequantize_row(format, bytes, std::span(matrix.decoded).subspan(at, columns));
   }
+  if (bf16_pairs) {
+    for (float& value : matrix.decoded) value = numerics::bf16_to_f32(numerics::f32_to_bf16(value));
+  }
   device::ComputeThreads threads(1);
-  auto packed = PackedMatrix::pack(format, rows, columns, matrix.file, threads);
+  auto packed =
+      PackedMatrix::pack(format, rows, columns, matrix.file, threads, nullptr, bf16_pairs);
   EXPECT_TRUE(packed);
   matrix.packed = std::move(*packed);
   return matrix;

@@ -1,11 +1,14 @@
 #include "ops/packed_matrix.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include <sys/mman.h>
+
+#include "numerics/float_formats.h"
 
 namespace tandem::ops {
 namespace {
@@ -18,7 +21,8 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-size_t group_bytes(Format format, int32_t columns) {
+size_t group_bytes(Format format, int32_t columns, bool pairs) {
+  if (pairs) return (static_cast<size_t>(columns) + 1) / 2 * 64;
   if (!weights::format_shape(format).quantized()) {
     return round_up(static_cast<size_t>(columns) * kGroupRows *
                         static_cast<size_t>(weights::block_bytes(format)),
@@ -35,6 +39,23 @@ void pack_plain(const std::byte* row, int32_t columns, int lane, std::byte* code
   for (int32_t k = 0; k < columns; ++k) {
     std::memcpy(codes + (static_cast<size_t>(k) * kGroupRows + lane) * sizeof(Element),
                 row + k * sizeof(Element), sizeof(Element));
+  }
+}
+
+// Words of two neighbouring columns.
+void pack_pairs(Format format, const std::byte* row, int32_t columns, int lane, std::byte* codes) {
+  constexpr int32_t kAtOnce = 256;
+  uint16_t values[kAtOnce];
+  for (int32_t begin = 0; begin < columns; begin += kAtOnce) {
+    const int32_t count = std::min(kAtOnce, columns - begin);
+    std::memcpy(values, row + static_cast<size_t>(begin) * 2, static_cast<size_t>(count) * 2);
+    if (count % 2 != 0) values[count] = 0;
+    if (format == Format::kF16) {
+      for (int32_t i = 0; i < count; ++i)
+        values[i] = numerics::f32_to_bf16(numerics::f16_to_f32(values[i]));
+    }
+    std::byte* to = codes + static_cast<size_t>(begin) * 32 + lane * 4;
+    for (int32_t i = 0; i < count; i += 2, to += 64) std::memcpy(to, values + i, 4);
   }
 }
 
@@ -155,17 +176,19 @@ AlignedBytes allocate_aligned(size_t bytes) {
 
 Result<PackedMatrix> PackedMatrix::pack(Format format, int32_t rows, int32_t columns,
                                         std::span<const std::byte> data,
-                                        device::ComputeThreads& threads, WeightArena* arena) {
+                                        device::ComputeThreads& threads, WeightArena* arena,
+                                        bool bf16_pairs) {
   const size_t row_size = weights::row_bytes(format, columns);
   assert(columns % weights::block_values(format) == 0);
   assert(data.size() == row_size * static_cast<size_t>(rows));
   PackedMatrix matrix;
   PackedView& view = matrix.view_;
-  view.format = format;
+  view.pairs = bf16_pairs && fits_bf16_pairs(format);
+  view.format = view.pairs ? Format::kBF16 : format;
   view.rows = rows;
   view.columns = columns;
   view.groups = (rows + kGroupRows - 1) / kGroupRows;
-  view.group_bytes = group_bytes(format, columns);
+  view.group_bytes = group_bytes(format, columns, view.pairs);
   if (arena == nullptr) matrix.storage_ = allocate_aligned(matrix.bytes());
   std::byte* base = arena == nullptr ? matrix.storage_.get() : arena->allocate(matrix.bytes());
   if (base == nullptr) {
@@ -179,8 +202,12 @@ Result<PackedMatrix> PackedMatrix::pack(Format format, int32_t rows, int32_t col
     for (int32_t group = range.begin; group < range.end; ++group) {
       for (int lane = 0; lane < kGroupRows && group * kGroupRows + lane < rows; ++lane) {
         const size_t row = static_cast<size_t>(group) * kGroupRows + lane;
-        pack_row(view, data.data() + row * row_size, lane,
-                 base + static_cast<size_t>(group) * view.group_bytes);
+        std::byte* to = base + static_cast<size_t>(group) * view.group_bytes;
+        if (view.pairs) {
+          pack_pairs(format, data.data() + row * row_size, columns, lane, to);
+        } else {
+          pack_row(view, data.data() + row * row_size, lane, to);
+        }
       }
     }
   });

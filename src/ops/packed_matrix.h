@@ -3,9 +3,10 @@
 //
 // Rows are taken in groups of 16 (one AVX-512 vector, two AVX2 vectors of float32), each group one
 // contiguous region; missing rows of the last group are zeros. The order is the same for every
-// instruction set. F32, F16 and BF16 are [column][16]. Quantized formats are chunks of 64 or 256
-// columns (two blocks of 32, or one of 256): a header of scales, then one tile of codes for every
-// 32 columns.
+// instruction set. F32, F16 and BF16 are [column][16], or, rounded to
+// BF16 for products of pairs, [column pair][16][2] with a zero after an odd last column. Quantized
+// formats are chunks of 64 or 256 columns (two blocks of 32, or one of 256): a header of scales,
+// then one tile of codes for every 32 columns.
 //
 //   header  blocks of 32: for each of the two tiles d[16] (f16; MXFP4: bf16) and, if the format has
 //           one, m[16]. Blocks of 256: d[16], m[16], then for every sub-block a byte per row of its
@@ -94,6 +95,7 @@ struct PackedView {
   int32_t columns = 0;  // inputs
   int32_t groups = 0;
   size_t group_bytes = 0;
+  bool pairs = false;  // BF16 in pairs of columns; `format` is kBF16
   const std::byte* data = nullptr;
 
   const std::byte* group(int32_t index) const {
@@ -106,10 +108,11 @@ class PackedMatrix {
   PackedMatrix() = default;
   // `data` holds rows * row_bytes(format, columns) bytes in file order. Packing is split over
   // `threads`. Its memory is `arena`'s, which has to outlive it, or its own when that is null.
+  // With `bf16_pairs` F16 and BF16 are rounded to BF16 and put in pairs, for Kernels::linear_bf16.
   // Error 500 "out_of_memory" when the memory cannot be had.
   static Result<PackedMatrix> pack(weights::Format format, int32_t rows, int32_t columns,
                                    std::span<const std::byte> data, device::ComputeThreads& threads,
-                                   WeightArena* arena = nullptr);
+                                   WeightArena* arena = nullptr, bool bf16_pairs = false);
 
   const PackedView& view() const { return view_; }
   size_t bytes() const { return view_.group_bytes * static_cast<size_t>(view_.groups); }
@@ -119,10 +122,13 @@ class PackedMatrix {
   AlignedBytes storage_;
 };
 
-// Whether fast mode multiplies this format with int8 activations; the plain floating-point formats
-// use float32 activations in both modes.
+// Whether fast mode multiplies this format with int8 activations.
 inline bool has_int8_kernel(weights::Format format) {
   return weights::format_shape(format).quantized();
+}
+// Whether fast mode can multiply this format as BF16 pairs, where the kernels do.
+inline bool fits_bf16_pairs(weights::Format format) {
+  return format == weights::Format::kF16 || format == weights::Format::kBF16;
 }
 
 }  // namespace tandem::ops

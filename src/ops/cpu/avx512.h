@@ -8,6 +8,7 @@ namespace tandem::ops::cpu {
 
 void linear_f32_avx512(const LinearF32& params);
 void linear_i8_avx512(const LinearI8& params);
+void linear_bf16_avx512(const LinearBf16& params);
 void quantize_row_avx512(const float* x, int32_t columns, ActivationBlock* out);
 void rms_norm_avx512(const float* x, const float* weight, int32_t columns, float epsilon,
                      float* out);

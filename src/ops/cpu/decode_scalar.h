@@ -90,7 +90,9 @@ inline float packed_weight(const PackedView& view, int32_t group, int lane, int3
     case Format::kF16:
       return packed_f16(view.group(group), plain);
     case Format::kBF16:
-      return numerics::bf16_to_f32(packed_load<uint16_t>(view.group(group), plain));
+      return numerics::bf16_to_f32(packed_load<uint16_t>(
+          view.group(group),
+          view.pairs ? static_cast<size_t>(k / 2) * 32 + lane * 2 + k % 2 : plain));
     default:
       break;
   }

@@ -56,6 +56,17 @@ struct LinearI8 {
   size_t stride_out = 0;
 };
 
+struct LinearBf16 {
+  PackedView weights;  // with `pairs`
+  int32_t group_begin = 0;
+  int32_t group_end = 0;
+  const uint16_t* x = nullptr;  // BF16, zeros from the last column to an even one; 4-byte aligned
+  size_t stride_x = 0;          // values; even
+  int32_t rows = 0;
+  float* out = nullptr;
+  size_t stride_out = 0;
+};
+
 inline constexpr int32_t kPanelDepth = 256;  // 16 KiB of float32: half of a small L1
 inline constexpr size_t kPanelFloats = static_cast<size_t>(kPanelDepth) * kGroupRows;
 inline constexpr int32_t kRowBlock = 64;  // rows that share one decoded panel
@@ -136,6 +147,8 @@ struct Kernels {
 
   void (*linear_f32)(const LinearF32& params);
   void (*linear_i8)(const LinearI8& params);
+  // Null where the machine has no product of BF16 pairs that is faster than float32's.
+  void (*linear_bf16)(const LinearBf16& params) = nullptr;
   // `columns` is a multiple of 32.
   void (*quantize_row)(const float* x, int32_t columns, ActivationBlock* out);
   void (*rms_norm)(const float* x, const float* weight, int32_t columns, float epsilon, float* out);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/compute_threads.h"
+#include "ops/cpu/dispatch.h"
 #include "ops/cpu/probes.h"
 
 namespace tandem::ops::cpu {
@@ -54,6 +55,10 @@ MachineLimits measure_limits(Isa isa, int threads) {
   limits.float_operations =
       probes.float_operations_per_round * rounds /
       best_seconds(compute, [&](int) { return probes.float_multiply_adds(kRounds); });
+  if (kernels_for(isa).linear_bf16 != nullptr) {
+    limits.bf16_operations = probes.bf16_operations_per_round * rounds /
+                             best_seconds(compute, [&](int) { return probes.bf16_dots(kRounds); });
+  }
   limits.int8_operations = probes.int8_operations_per_round * rounds /
                            best_seconds(compute, [&](int) { return probes.int8_dots(kRounds); });
   constexpr size_t kBytes = size_t{1} << 30;  // more than any cache there is

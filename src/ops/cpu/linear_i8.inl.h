@@ -3,7 +3,7 @@
 // defines), then per scale of the tile one product of scales and one multiply-add, two with a
 // minimum. The codes and scales are decoded once for up to kMaxI8Rows rows of activations.
 //
-// Included after bytes_*.h, tile.inl.h, dot(), kMaxI8Rows and kStreamAhead.
+// Included after bytes_*.h, tile.inl.h, dot(), kMaxI8Rows, kTileUnroll and kStreamAhead.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -54,25 +54,28 @@ inline Floats add_tile(const Tile<kFormat>& w, const ActivationBlock& x, Floats 
   return acc;
 }
 
-// One part of a group times kRows rows of activations.
+// A group times kRows rows of activations: all parts in one pass, a single stream.
 template <Format kFormat, int kRows>
-inline void multiply_rows(const std::byte* group, size_t tiles, int part, const ActivationBlock* x,
+inline void multiply_rows(const std::byte* group, size_t tiles, const ActivationBlock* x,
                           size_t stride_x, int32_t valid, float* out, size_t stride_out) {
   constexpr ChunkShape kChunk = chunk_shape(kFormat);
   constexpr auto kTiles = static_cast<size_t>(kChunk.tiles);
-  Floats acc[kRows];
+  Floats acc[kParts][kRows];
 #pragma clang loop unroll(full)
-  for (int m = 0; m < kRows; ++m) acc[m] = splat_float(0);
+  for (int i = 0; i < kParts * kRows; ++i) acc[i / kRows][i % kRows] = splat_float(0);
   const auto step = [&](const std::byte* chunk, int tile, size_t column_tile) {
-    const Tile<kFormat> w = load_tile<kFormat>(chunk, tile, part);
 #pragma clang loop unroll(full)
-    for (int m = 0; m < kRows; ++m)
-      acc[m] = add_tile<kFormat>(w, x[m * stride_x + column_tile], acc[m]);
+    for (int part = 0; part < kParts; ++part) {
+      const Tile<kFormat> w = load_tile<kFormat>(chunk, tile, part);
+#pragma clang loop unroll(full)
+      for (int m = 0; m < kRows; ++m)
+        acc[part][m] = add_tile<kFormat>(w, x[m * stride_x + column_tile], acc[part][m]);
+    }
   };
   const std::byte* chunk = group;
   size_t done = 0;
   for (; done + kTiles <= tiles; done += kTiles, chunk += kChunk.bytes) {
-#pragma clang loop unroll_count(2)
+#pragma clang loop unroll_count(kTileUnroll)
     for (size_t tile = 0; tile < kTiles; ++tile) {
       if constexpr (kRows <= 4)
         prefetch_bytes<kChunk.bytes / kTiles>(chunk + tile * (kChunk.bytes / kTiles));
@@ -83,27 +86,30 @@ inline void multiply_rows(const std::byte* group, size_t tiles, int part, const 
   for (int tile = 0; done + static_cast<size_t>(tile) < tiles; ++tile)
     step(chunk, tile, done + static_cast<size_t>(tile));
 #pragma clang loop unroll(full)
-  for (int m = 0; m < kRows; ++m) store_some_floats(out + m * stride_out, acc[m], valid);
+  for (int i = 0; i < kParts * kRows; ++i) {
+    const int at = i / kRows * kPartRows;
+    store_some_floats(out + i % kRows * stride_out + at, acc[i / kRows][i % kRows], valid - at);
+  }
 }
 
 // The codes decoded once for up to kMaxI8Rows rows. All rows pass before the next group: a group
 // stays in the second cache, and activations come from there or from the third without being waited
 // for. (Strips of columns that keep the activations in the first cache were measured: not faster.)
 template <Format kFormat>
-void multiply_part(const LinearI8& p, const std::byte* group, int part, int32_t valid, float* out) {
+void multiply_group(const LinearI8& p, const std::byte* group, int32_t valid, float* out) {
   const auto tiles = static_cast<size_t>(p.weights.columns / 32);
   const ActivationBlock* x = p.x;
   int32_t rows = p.rows;
   const auto take = [&]<int kRows>() {
     for (; rows >= kRows; rows -= kRows) {
-      multiply_rows<kFormat, kRows>(group, tiles, part, x, p.stride_x, valid, out, p.stride_out);
+      multiply_rows<kFormat, kRows>(group, tiles, x, p.stride_x, valid, out, p.stride_out);
       x += kRows * p.stride_x;
       out += kRows * p.stride_out;
     }
   };
   if constexpr (kMaxI8Rows > 8) take.template operator()<kMaxI8Rows>();
   if constexpr (kMaxI8Rows >= 8) take.template operator()<8>();
-  take.template operator()<4>();
+  if constexpr (kMaxI8Rows >= 4) take.template operator()<4>();
   take.template operator()<2>();
   take.template operator()<1>();
 }
@@ -120,8 +126,7 @@ void multiply_groups(const LinearI8& p) {
         continue;
       }
     }
-    for (int part = 0; part < kParts && part * kPartRows < valid; ++part)
-      multiply_part<kFormat>(p, data, part, valid - part * kPartRows, out + part * kPartRows);
+    multiply_group<kFormat>(p, data, valid, out);
   }
 }
 

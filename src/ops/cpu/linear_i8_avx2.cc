@@ -14,8 +14,9 @@
 namespace tandem::ops::cpu {
 namespace {
 
-constexpr int kMaxI8Rows = 4;
-constexpr size_t kStreamAhead = 1024;  // measured on Zen 3: 35 instead of 27 GB/s on two threads
+constexpr int kMaxI8Rows = 2;          // more go through panels
+constexpr int kTileUnroll = 1;         // two halves of a tile are enough to do at once
+constexpr size_t kStreamAhead = 4096;  // measured on Zen 3: 35 instead of 27 GB/s on two threads
 template <Format kFormat>
 constexpr bool kSignedCodes = largest_code<kFormat>() * 254 > 32767;
 

@@ -12,6 +12,9 @@ struct Probes {
   double float_operations_per_round;
   int32_t (*int8_dots)(int64_t rounds);
   double int8_operations_per_round;
+  // Products of BF16 pairs; null where Kernels has none.
+  float (*bf16_dots)(int64_t rounds);
+  double bf16_operations_per_round;
   uint64_t (*read)(const std::byte* data, size_t bytes);  // bytes: a multiple of 512
 };
 

@@ -59,7 +59,7 @@ uint64_t read(const std::byte* data, size_t bytes) {
 }  // namespace
 
 Probes probes_avx2() {
-  return {float_multiply_adds, 16.0 * kChains, int8_dots, 64.0 * kChains, read};
+  return {float_multiply_adds, 16.0 * kChains, int8_dots, 64.0 * kChains, nullptr, 0, read};
 }
 
 }  // namespace tandem::ops::cpu

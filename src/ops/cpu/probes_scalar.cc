@@ -46,7 +46,7 @@ uint64_t read(const std::byte* data, size_t bytes) {
 }  // namespace
 
 Probes probes_scalar() {
-  return {float_multiply_adds, 2.0 * kLanes, int8_dots, 2.0 * kLanes, read};
+  return {float_multiply_adds, 2.0 * kLanes, int8_dots, 2.0 * kLanes, nullptr, 0, read};
 }
 
 }  // namespace tandem::ops::cpu
