@@ -97,12 +97,14 @@ export ASAN_SYMBOLIZER_PATH=/usr/bin/llvm-symbolizer-19 TSAN_SYMBOLIZER_PATH=/us
 case $mode in
 check)
   part "unit tests" unit release
+  part "registers of the kernels" scripts/check_spills.py
   part "lint of changed files" scripts/lint.sh changed
   ;;
 all)
   part "release build" build release
   part "model" model
   part "unit tests" unit release
+  part "registers of the kernels" scripts/check_spills.py
   part "model of the handoff" scripts/spin.sh
   part "lint" env TANDEM_TIDY_FILES="${TANDEM_TIDY_FILES:-24}" scripts/lint.sh changed
   part "python environment" venv

@@ -122,7 +122,8 @@ Status Decoder::forward(const ops::ForwardBatch& batch, const ops::PageArenaView
   if (rows == 0) return {};
   prepare(batch);
   ops::embed(executor_, *weights_.embedding, spec_.embedding_scale, batch.tokens, buffers_.x);
-  const Activations normed = with_rows(buffers_.normed, rows);
+  Activations normed = with_rows(buffers_.normed, rows);
+  normed.keep_values = weights_.forms.f32 || !adapter_rows_.empty();
   const float epsilon = spec_.config.rms_eps;
   ops::Residual residual;
   for (int32_t i = 0; i < spec_.config.layers; ++i) {
@@ -215,10 +216,11 @@ void Decoder::attention_block(int32_t layer, const ops::ForwardBatch& batch,
 void Decoder::feed_forward_block(int32_t layer, int32_t rows) {
   const DecoderLayerWeights& w = weights_.layers[layer];
   const Activations normed = with_rows(buffers_.normed, rows);
-  const Activations ffn = with_rows(buffers_.ffn, rows);
+  Activations ffn = with_rows(buffers_.ffn, rows);
   const int32_t columns = spec_.config.ffn;
   const int32_t hidden = spec_.config.hidden;
   if (adapter_rows_.empty() && !spec_.ffn_bias) {
+    ffn.keep_values = weights_.forms.f32;
     ops::gated_ffn(executor_, normed, w.gate, w.up, spec_.activation, buffers_.gate, buffers_.up,
                    ffn);
   } else {

@@ -30,8 +30,11 @@ Result<ops::PackedMatrix> TensorLoader::matrix_rows(const std::string& name, int
                                         executor_.threads(), &arena_,
                                         fast && executor_.kernels().linear_bf16 != nullptr);
   if (!packed) return packed;
-  forms_.bf16 = forms_.bf16 || packed->view().pairs;
-  forms_.int8 = forms_.int8 || (fast && ops::has_int8_kernel(found->format));
+  const bool pairs = packed->view().pairs;
+  const bool int8 = fast && ops::has_int8_kernel(found->format);
+  forms_.bf16 = forms_.bf16 || pairs;
+  forms_.int8 = forms_.int8 || int8;
+  forms_.f32 = forms_.f32 || (!pairs && !(int8 && columns % 32 == 0));
   bytes_ += packed->bytes();
   return packed;
 }

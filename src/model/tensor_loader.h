@@ -17,8 +17,9 @@
 
 namespace tandem::model {
 
-// Which forms of their inputs, beside float32, the packed matrices multiply with.
+// Which forms of their inputs the packed matrices multiply with.
 struct InputForms {
+  bool f32 = false;
   bool int8 = false;
   bool bf16 = false;
 };

@@ -9,7 +9,8 @@ Result<CpuExecutor> CpuExecutor::create(const cpu::Kernels& kernels, int threads
   CpuExecutor executor;
   executor.kernels_ = &kernels;
   executor.threads_ = std::make_unique<device::ComputeThreads>(threads);
-  const size_t floats = std::max(cpu::kPanelFloats, cpu::attention_scratch_floats(max_head_dim));
+  const size_t floats =
+      kProductFloats + std::max(cpu::kPanelFloats, cpu::attention_scratch_floats(max_head_dim));
   executor.scratch_stride_ = (floats * sizeof(float) + 4095) / 4096 * 4096;
   executor.scratch_ = allocate_aligned(executor.scratch_bytes());
   if (!executor.scratch_)

@@ -21,6 +21,11 @@ class CpuExecutor {
   float* scratch(int thread) const {
     return reinterpret_cast<float*>(scratch_.get() + static_cast<size_t>(thread) * scratch_stride_);
   }
+  // Of kProductFloats, beside scratch().
+  float* product_scratch(int thread) const {
+    return scratch(thread) + scratch_stride_ / sizeof(float) - kProductFloats;
+  }
+  static constexpr size_t kProductFloats = size_t{64} * 32 * 3;
   size_t scratch_bytes() const { return scratch_stride_ * static_cast<size_t>(threads_->count()); }
 
  private:

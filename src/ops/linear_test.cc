@@ -315,6 +315,54 @@ INSTANTIATE_TEST_SUITE_P(Formats, LinearTest, testing::ValuesIn(weights::kAllFor
                            return std::string(weights::format_name(info.param));
                          });
 
+// The parts' own scratch, many rows or few, and whether the values are kept show nowhere.
+TEST(GatedFfn, GivesWhatTheProductsAndTheGateGive) {
+  constexpr int32_t kColumns = 96;
+  constexpr int32_t kWidth = 160;
+  constexpr int32_t kMost = 130;
+  const TestMatrix gate_matrix = make_matrix(Format::kQ40, kWidth, kColumns, 21);
+  const TestMatrix up_matrix = make_matrix(Format::kQ40, kWidth, kColumns, 22);
+  auto x = random_values(static_cast<size_t>(kMost) * kColumns, 23);
+  for (const cpu::Kernels* kernels : machine_kernels()) {
+    std::vector<cpu::ActivationBlock> x_blocks(x.size() / 32);
+    const CpuExecutor one = *CpuExecutor::create(*kernels, 1, 64);
+    Activations input = {x.data(), x_blocks.data(), kMost, kColumns};
+    quantize(one, input);
+    Product gate_product;
+    Product up_product;
+    gate_product.run(one, gate_matrix, input, kWidth);
+    up_product.run(one, up_matrix, input, kWidth);
+    std::vector<float> expected(static_cast<size_t>(kMost) * kWidth);
+    std::vector<cpu::ActivationBlock> expected_blocks(expected.size() / 32);
+    gate(one, gate_product.out.data(), up_product.out.data(), Activation::kSilu,
+         {expected.data(), expected_blocks.data(), kMost, kWidth});
+    for (const int32_t rows : {1, 7, 32, 33, 64, 130}) {
+      for (const bool keep : {true, false}) {
+        const CpuExecutor executor = *CpuExecutor::create(*kernels, 1 + rows % 3, 64);
+        std::vector<float> values(expected.size());
+        std::vector<cpu::ActivationBlock> blocks(expected_blocks.size());
+        std::vector<float> scratch(static_cast<size_t>(2) * kGatedRows * kWidth);
+        input.rows = rows;
+        gated_ffn(executor, input, gate_matrix.packed, up_matrix.packed, Activation::kSilu,
+                  scratch.data(), scratch.data() + scratch.size() / 2,
+                  {.values = values.data(),
+                   .blocks = blocks.data(),
+                   .rows = rows,
+                   .columns = kWidth,
+                   .keep_values = keep});
+        const size_t count = static_cast<size_t>(rows) * (kWidth / 32);
+        EXPECT_EQ(std::memcmp(blocks.data(), expected_blocks.data(),
+                              count * sizeof(cpu::ActivationBlock)),
+                  0)
+            << kernels->name << " rows " << rows << " kept " << keep;
+        if (!keep) continue;
+        EXPECT_EQ(std::memcmp(values.data(), expected.data(), count * 32 * sizeof(float)), 0)
+            << kernels->name << " rows " << rows;
+      }
+    }
+  }
+}
+
 TEST(QuantizeRow, AllInstructionSetsGiveTheSameBytesAndNonFiniteInputsShow) {
   auto x = random_values(32 * 40, 8);
   for (size_t i = 0; i < 32; ++i) x[i] = 0;

@@ -10,59 +10,55 @@ namespace {
 using device::split_work;
 using device::WorkRange;
 
-void linear_groups(const CpuExecutor& executor, int thread, const Activations& x,
-                   const LinearTarget& target, WorkRange groups) {
-  const PackedView& weights = target.weights->view();
+// out[row][0 .. weights.rows) of the rows of x.
+void multiply(const CpuExecutor& executor, int thread, const Activations& x,
+              const PackedView& weights, float* out, size_t stride_out) {
   assert(weights.columns == x.columns);
+  const cpu::Kernels& kernels = executor.kernels();
   if (weights.pairs) {
     assert(x.bf16 != nullptr);
-    executor.kernels().linear_bf16({.weights = weights,
-                                    .group_begin = groups.begin,
-                                    .group_end = groups.end,
-                                    .x = x.bf16,
-                                    .stride_x = x.bf16_per_row(),
-                                    .rows = x.rows,
-                                    .out = target.out,
-                                    .stride_out = target.stride_out});
-    return;
+    kernels.linear_bf16({.weights = weights,
+                         .group_end = weights.groups,
+                         .x = x.bf16,
+                         .stride_x = x.bf16_per_row(),
+                         .rows = x.rows,
+                         .out = out,
+                         .stride_out = stride_out});
+  } else if (x.blocks != nullptr && has_int8_kernel(weights.format)) {
+    kernels.linear_i8({.weights = weights,
+                       .group_end = weights.groups,
+                       .x = x.blocks,
+                       .stride_x = x.blocks_per_row(),
+                       .rows = x.rows,
+                       .out = out,
+                       .stride_out = stride_out});
+  } else {
+    kernels.linear_f32({.weights = weights,
+                        .group_end = weights.groups,
+                        .x = x.values,
+                        .stride_x = static_cast<size_t>(x.columns),
+                        .rows = x.rows,
+                        .out = out,
+                        .stride_out = stride_out,
+                        .panel = executor.scratch(thread)});
   }
-  if (x.blocks != nullptr && has_int8_kernel(weights.format)) {
-    executor.kernels().linear_i8({.weights = weights,
-                                  .group_begin = groups.begin,
-                                  .group_end = groups.end,
-                                  .x = x.blocks,
-                                  .stride_x = x.blocks_per_row(),
-                                  .rows = x.rows,
-                                  .out = target.out,
-                                  .stride_out = target.stride_out});
-    return;
-  }
-  executor.kernels().linear_f32({.weights = weights,
-                                 .group_begin = groups.begin,
-                                 .group_end = groups.end,
-                                 .x = x.values,
-                                 .stride_x = static_cast<size_t>(x.columns),
-                                 .rows = x.rows,
-                                 .out = target.out,
-                                 .stride_out = target.stride_out,
-                                 .panel = executor.scratch(thread)});
 }
 
-// Columns [begin, end) of one row in the forms that are asked for; `begin` is a multiple of 32.
-void quantize_columns(const cpu::Kernels& kernels, const Activations& x, int32_t row, int32_t begin,
-                      int32_t end) {
+// `values`, the columns [begin, begin + count) of one row, in the forms that are asked for; `begin`
+// is a multiple of 32.
+void quantize_columns(const cpu::Kernels& kernels, const float* values, int32_t begin,
+                      int32_t count, const Activations& out, int32_t row) {
   const auto at = static_cast<size_t>(row);
-  const float* values = x.values + at * static_cast<size_t>(x.columns) + begin;
-  if (x.blocks != nullptr)
-    kernels.quantize_row(values, end - begin, x.blocks + at * x.blocks_per_row() + begin / 32);
-  if (x.bf16 != nullptr) {
-    kernels.store_values({.dtype = KvDtype::kBF16, .count = end - begin}, values,
-                         reinterpret_cast<std::byte*>(x.bf16 + at * x.bf16_per_row() + begin));
+  if (out.blocks != nullptr)
+    kernels.quantize_row(values, count, out.blocks + at * out.blocks_per_row() + begin / 32);
+  if (out.bf16 != nullptr) {
+    kernels.store_values({.dtype = KvDtype::kBF16, .count = count}, values,
+                         reinterpret_cast<std::byte*>(out.bf16 + at * out.bf16_per_row() + begin));
   }
 }
 
-void quantize_one(const cpu::Kernels& kernels, const Activations& x, int32_t row) {
-  quantize_columns(kernels, x, row, 0, x.columns);
+void quantize_row(const cpu::Kernels& kernels, const Activations& x, int32_t row) {
+  quantize_columns(kernels, x.values + static_cast<size_t>(row) * x.columns, 0, x.columns, x, row);
 }
 
 // Parts of an operator: a few for each thread, so that one that is held up for a moment leaves its
@@ -145,42 +141,94 @@ void linear(const CpuExecutor& executor, const Activations& x,
     for (const LinearTarget& target : targets) {
       const int32_t groups = target.weights->view().groups;
       const WorkRange own = {std::max(range.begin, 0), std::min(range.end, groups)};
-      if (own.begin < own.end) linear_groups(executor, thread, x, target, own);
+      if (own.begin < own.end) {
+        multiply(executor, thread, x, target.weights->view().slice(own.begin, own.end),
+                 target.out + static_cast<ptrdiff_t>(own.begin) * kGroupRows, target.stride_out);
+      }
       range = {range.begin - groups, range.end - groups};
     }
   });
 }
 
+namespace {
+
+// What gated_ffn() computes, for the parts that threads take.
+struct GatedFfn {
+  const CpuExecutor& executor;
+  const Activations& x;
+  const PackedView& gate;
+  const PackedView& up;
+  ActivationKernel activate;
+  const Activations& out;
+
+  static constexpr int32_t kStep = 32;  // columns: whole blocks of activations, whole groups
+
+  // Columns [begin, end) of a few rows: a part's groups are one long read of each matrix.
+  void few_rows(int thread, int32_t begin, int32_t end, float* gate_out, float* up_out) const {
+    const auto stride = static_cast<size_t>(out.columns);
+    products(thread, x, begin, end, gate_out + begin, up_out + begin, stride);
+    for (int32_t row = 0; row < x.rows; ++row) {
+      const size_t at = row * stride + begin;
+      activate(gate_out + at, up_out + at, end - begin, out.values + at);
+      quantize_columns(executor.kernels(), out.values + at, begin, end - begin, out, row);
+    }
+  }
+
+  // One step's columns of many rows: the products of some rows stay in the first cache until they
+  // are combined.
+  void many_rows(int thread, int32_t begin, int32_t end) const {
+    constexpr int32_t kRows = 64;
+    static_assert(kRows * kStep * 3 <= CpuExecutor::kProductFloats);
+    float* gate_out = executor.product_scratch(thread);
+    float* up_out = gate_out + kRows * kStep;
+    float* combined = up_out + kRows * kStep;
+    for (int32_t first = 0; first < x.rows; first += kRows) {
+      const int32_t rows = std::min(kRows, x.rows - first);
+      products(thread, x.slice(first, rows), begin, end, gate_out, up_out, kStep);
+      for (int32_t m = 0; m < rows; ++m) {
+        const int32_t row = first + m;
+        float* values = out.keep_values
+                            ? out.values + static_cast<size_t>(row) * out.columns + begin
+                            : combined;
+        activate(gate_out + m * kStep, up_out + m * kStep, end - begin, values);
+        quantize_columns(executor.kernels(), values, begin, end - begin, out, row);
+      }
+    }
+  }
+
+ private:
+  void products(int thread, const Activations& rows, int32_t begin, int32_t end, float* gate_out,
+                float* up_out, size_t stride) const {
+    const WorkRange groups = {begin / kGroupRows, (end + kGroupRows - 1) / kGroupRows};
+    multiply(executor, thread, rows, gate.slice(groups.begin, groups.end), gate_out, stride);
+    multiply(executor, thread, rows, up.slice(groups.begin, groups.end), up_out, stride);
+  }
+};
+
+}  // namespace
+
 void gated_ffn(const CpuExecutor& executor, const Activations& x, const PackedMatrix& gate,
                const PackedMatrix& up, Activation activation, float* gate_out, float* up_out,
                const Activations& out) {
-  // A part's groups of gate and of up are the same columns, whole blocks of activations, so that it
-  // can combine and quantize them without waiting for others.
-  constexpr int32_t kStep = 32;
-  constexpr int32_t kRowsInCache = 32;
-  const auto columns = static_cast<size_t>(out.columns);
-  const cpu::Kernels& kernels = executor.kernels();
-  const auto activate = activation_kernel(kernels, activation);
+  const GatedFfn ffn = {.executor = executor,
+                        .x = x,
+                        .gate = gate.view(),
+                        .up = up.view(),
+                        .activate = activation_kernel(executor.kernels(), activation),
+                        .out = out};
+  constexpr int32_t kStep = GatedFfn::kStep;
   const int32_t steps = (out.columns + kStep - 1) / kStep;
   const ProductParts parts =
       cut_product(executor, steps, x.rows, int64_t{2} * kStep * x.columns * x.rows);
   executor.threads().parallel_parts(parts.count, [&](int thread, int part) {
     const WorkRange range = parts.range(part, steps);
-    // With many rows the products of one step stay in the cache until they are combined; with few
-    // a part's groups are one long read of each matrix.
-    const int32_t stride = x.rows > kRowsInCache ? 1 : std::max(range.end - range.begin, 1);
-    for (int32_t step = range.begin; step < range.end; step += stride) {
-      const int32_t begin = step * kStep;
-      const int32_t end = std::min((step + stride) * kStep, out.columns);
-      const WorkRange groups = {begin / kGroupRows, (end + kGroupRows - 1) / kGroupRows};
-      linear_groups(executor, thread, x, {&gate, gate_out, columns}, groups);
-      linear_groups(executor, thread, x, {&up, up_out, columns}, groups);
-      for (int32_t row = 0; row < x.rows; ++row) {
-        const size_t at = row * columns + begin;
-        activate(gate_out + at, up_out + at, end - begin, out.values + at);
-        quantize_columns(kernels, out, row, begin, end);
-      }
+    if (x.rows <= kGatedRows) {
+      ffn.few_rows(thread, range.begin * kStep, std::min(range.end * kStep, out.columns), gate_out,
+                   up_out);
+      return;
     }
+    for (int32_t step = range.begin; step < range.end; ++step)
+      ffn.many_rows(thread, step * kStep, std::min((step + 1) * kStep, out.columns));
   });
 }
 
@@ -190,33 +238,42 @@ void gate(const CpuExecutor& executor, const float* gate, const float* up, Activ
   for_rows(executor, out.rows, [&](int32_t row) {
     const size_t at = static_cast<size_t>(row) * out.columns;
     activate(gate + at, up + at, out.columns, out.values + at);
-    quantize_one(executor.kernels(), out, row);
+    quantize_row(executor.kernels(), out, row);
   });
 }
 
 void add_rms_norm(const CpuExecutor& executor, const Residual& residual, float* x,
                   const float* weight, float epsilon, const Activations& out) {
   const cpu::Kernels& kernels = executor.kernels();
-  for_rows(executor, out.rows, [&](int32_t row) {
-    const size_t at = static_cast<size_t>(row) * out.columns;
-    if (residual.delta != nullptr) {
-      float* delta = residual.delta + at;
-      if (residual.norm != nullptr)
-        kernels.rms_norm(delta, residual.norm, out.columns, epsilon, delta);
-      kernels.add(delta, out.columns, x + at);
+  const int32_t columns = out.columns;
+  const int32_t parts = part_count(executor, out.rows);
+  executor.threads().parallel_parts(parts, [&](int, int part) {
+    const WorkRange range = split_work(out.rows, part, parts);
+    for (int32_t row = range.begin; row < range.end; ++row) {
+      const size_t at = static_cast<size_t>(row) * columns;
+      if (residual.delta != nullptr) {
+        float* delta = residual.delta + at;
+        if (residual.norm != nullptr)
+          kernels.rms_norm(delta, residual.norm, columns, epsilon, delta);
+        kernels.add(delta, columns, x + at);
+      }
+      // Values that nobody reads later all go through the part's first row, which stays in the
+      // cache.
+      float* values =
+          out.values + static_cast<size_t>(out.keep_values ? row : range.begin) * columns;
+      if (weight != nullptr) {
+        kernels.rms_norm(x + at, weight, columns, epsilon, values);
+      } else {
+        std::copy_n(x + at, columns, values);
+      }
+      quantize_columns(kernels, values, 0, columns, out, row);
     }
-    if (weight != nullptr) {
-      kernels.rms_norm(x + at, weight, out.columns, epsilon, out.values + at);
-    } else {
-      std::copy_n(x + at, out.columns, out.values + at);
-    }
-    quantize_one(kernels, out, row);
   });
 }
 
 void quantize(const CpuExecutor& executor, const Activations& x) {
   if (x.blocks == nullptr && x.bf16 == nullptr) return;
-  for_rows(executor, x.rows, [&](int32_t row) { quantize_one(executor.kernels(), x, row); });
+  for_rows(executor, x.rows, [&](int32_t row) { quantize_row(executor.kernels(), x, row); });
 }
 
 void add_bias(const CpuExecutor& executor, const float* bias, int32_t rows, int32_t columns,

@@ -29,8 +29,21 @@ struct Activations {
   int32_t rows = 0;
   int32_t columns = 0;
   uint16_t* bf16 = nullptr;
+  // False: what makes the other forms may leave anything in `values`. Many rows are then written to
+  // memory once, not twice.
+  bool keep_values = true;
 
   size_t blocks_per_row() const { return static_cast<size_t>(columns) / 32; }
+  // Rows [first, first + count).
+  Activations slice(int32_t first, int32_t count) const {
+    const auto at = static_cast<size_t>(first);
+    Activations part = *this;
+    part.rows = count;
+    part.values += at * static_cast<size_t>(columns);
+    if (blocks != nullptr) part.blocks += at * blocks_per_row();
+    if (bf16 != nullptr) part.bf16 += at * bf16_per_row();
+    return part;
+  }
   // An odd number of cache lines, so that rows do not share their cache sets.
   size_t bf16_per_row() const { return ((static_cast<size_t>(columns) + 31) / 32 | 1) * 32; }
 };
@@ -55,7 +68,8 @@ enum class Activation : uint8_t {
 };
 
 // out.values = activation(gate * x) * (up * x), then quantized if `out` asks for it. `gate_out` and
-// `up_out` are scratch of x.rows * out.columns floats each.
+// `up_out` are scratch of kGatedRows * out.columns floats each.
+inline constexpr int32_t kGatedRows = 32;
 void gated_ffn(const CpuExecutor& executor, const Activations& x, const PackedMatrix& gate,
                const PackedMatrix& up, Activation activation, float* gate_out, float* up_out,
                const Activations& out);

@@ -28,6 +28,7 @@
 // (6.5625), IQ4_NL 4.5 (4.5), IQ4_XS 4.375 (4.25), MXFP4 4.5 (4.25).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -100,6 +101,14 @@ struct PackedView {
 
   const std::byte* group(int32_t index) const {
     return data + static_cast<size_t>(index) * group_bytes;
+  }
+  // Groups [begin, end) as a matrix of their own.
+  PackedView slice(int32_t begin, int32_t end) const {
+    PackedView part = *this;
+    part.rows = std::min(rows, end * kGroupRows) - begin * kGroupRows;
+    part.groups = end - begin;
+    part.data = group(begin);
+    return part;
   }
 };
 
