@@ -5,7 +5,7 @@ JOBS ?= 2
 MODEL := models/smollm2-135m-instruct.Q4_1.gguf
 BINARY := build/release/tandem
 
-.PHONY: help setup build demo up check test soak bench peers reference format lint clean
+.PHONY: help setup build demo up check test soak bench peers arm64 reference format lint clean
 
 help:
 	@echo "make demo       install what is missing, build, fetch a small model, talk to it through a prefill/decode pair"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench      the benchmarks behind docs/performance.md"
 	@echo "make peers      installs vLLM's CPU build (9 GB) and runs the router in front of a real prefill/decode pair of it"
 	@echo "make reference  installs the reference implementations and checks against them, making the golden files again"
+	@echo "make arm64      builds for 64-bit ARM (reference kernels) and runs unit tests in an emulator"
 	@echo "make format, make lint, make clean"
 
 setup:
@@ -50,6 +51,9 @@ bench: build $(MODEL)
 peers: build $(MODEL)
 	@scripts/test.sh venv
 	@scripts/peers.sh all
+
+arm64: setup
+	@scripts/arm64.sh
 
 reference: build $(MODEL)
 	@scripts/reference/setup.sh

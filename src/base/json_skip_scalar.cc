@@ -48,6 +48,7 @@ const char* skip_integers(const char* at, const char* /*end*/, size_t* /*skipped
 
 constexpr JsonSkip kScalar{skip_string, skip_integers};
 
+#if defined(__x86_64__)
 JsonSkipLevel best_level() {
   // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -60,6 +61,7 @@ JsonSkipLevel best_level() {
                       __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   return avx512 ? JsonSkipLevel::kAvx512 : JsonSkipLevel::kAvx2;
 }
+#endif
 
 }  // namespace
 
@@ -90,6 +92,7 @@ const char* skip_json_escape(const char* at, const char* end) {
   return low >= 0xdc00 && low <= 0xdfff ? at + 12 : nullptr;
 }
 
+#if defined(__x86_64__)
 const JsonSkip& json_skip(JsonSkipLevel most) {
   static const JsonSkipLevel kBest = best_level();
   switch (most < kBest ? most : kBest) {
@@ -102,5 +105,8 @@ const JsonSkip& json_skip(JsonSkipLevel most) {
   }
   return kScalar;
 }
+#else
+const JsonSkip& json_skip(JsonSkipLevel /*most*/) { return kScalar; }
+#endif
 
 }  // namespace tandem

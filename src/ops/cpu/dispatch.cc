@@ -2,10 +2,14 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 
+#include "ops/cpu/scalar.h"
+
+#if defined(__x86_64__)
 #include "ops/cpu/avx2.h"
 #include "ops/cpu/avx512.h"
-#include "ops/cpu/scalar.h"
+#endif
 
 namespace tandem::ops::cpu {
 namespace {
@@ -32,6 +36,7 @@ constexpr Kernels kScalarKernels = {
     .raise_peaks = raise_peaks_scalar,
 };
 
+#if defined(__x86_64__)
 constexpr Kernels kAvx2Kernels = {
     .isa = Isa::kAvx2,
     .name = "avx2",
@@ -75,6 +80,7 @@ constexpr Kernels kPlainAvx512Kernels = {
     .store_values = store_values_avx512,
     .raise_peaks = raise_peaks_avx512,
 };
+#endif
 
 // Products of BF16 pairs run at twice the float32 rate on Zen 4, at half of it on Emerald Rapids.
 const Kernels& avx512_kernels() {
@@ -91,6 +97,7 @@ const Kernels& avx512_kernels() {
 
 std::string_view isa_name(Isa isa) { return kernels_for(isa).name; }
 
+#if defined(__x86_64__)
 Isa machine_isa() {
   // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
   // The AVX-512 files are compiled for all of these, so the machine must have all of them.
@@ -120,6 +127,11 @@ const Kernels& kernels_for(Isa isa) {
   }
   return kScalarKernels;
 }
+#else  // other architectures have the reference alone
+Isa machine_isa() { return Isa::kScalar; }
+
+const Kernels& kernels_for(Isa /*isa*/) { return kScalarKernels; }
+#endif
 
 Result<const Kernels*> select_kernels() {
   const char* requested = std::getenv("TANDEM_ISA");
@@ -128,8 +140,10 @@ Result<const Kernels*> select_kernels() {
 
 Result<const Kernels*> select_kernels(std::string_view requested) {
   if (requested.empty()) return &kernels_for(machine_isa());
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
-    if (requested != isa_name(isa)) continue;
+  constexpr std::pair<std::string_view, Isa> kLevels[] = {
+      {"scalar", Isa::kScalar}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}};
+  for (const auto& [name, isa] : kLevels) {
+    if (requested != name) continue;
     if (isa > machine_isa()) {
       return make_error(400, "unsupported_isa",
                         "TANDEM_ISA asks for " + std::string(requested) +

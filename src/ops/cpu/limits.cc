@@ -32,15 +32,11 @@ double best_seconds(device::ComputeThreads& threads, Function&& function) {
   return best;
 }
 
-Probes probes_for(Isa isa) {
-  switch (isa) {
-    case Isa::kAvx512:
-      return probes_avx512();
-    case Isa::kAvx2:
-      return probes_avx2();
-    case Isa::kScalar:
-      break;
-  }
+Probes probes_for([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return probes_avx512();
+  if (isa == Isa::kAvx2) return probes_avx2();
+#endif
   return probes_scalar();
 }
 

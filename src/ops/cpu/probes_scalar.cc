@@ -7,11 +7,22 @@ namespace {
 
 constexpr int kLanes = 32;
 
+// Makes the compiler forget what it knows of `value`.
+void forget(float& value) {
+#if defined(__x86_64__)
+  asm volatile("" : "+x"(value));
+#elif defined(__aarch64__)
+  asm volatile("" : "+w"(value));
+#else
+  asm volatile("" : "+m"(value));
+#endif
+}
+
 float float_multiply_adds(int64_t rounds) {
   float acc[kLanes] = {};
   float factor = 1.0F;
   for (int64_t i = 0; i < rounds; ++i) {
-    asm volatile("" : "+x"(factor));
+    forget(factor);
     for (float& lane : acc) lane += factor * 0.5F;
   }
   float sum = 0;
