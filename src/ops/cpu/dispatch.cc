@@ -80,7 +80,6 @@ constexpr Kernels kPlainAvx512Kernels = {
     .store_values = store_values_avx512,
     .raise_peaks = raise_peaks_avx512,
 };
-#endif
 
 // Products of BF16 pairs run at twice the float32 rate on Zen 4, at half of it on Emerald Rapids.
 const Kernels& avx512_kernels() {
@@ -92,6 +91,7 @@ const Kernels& avx512_kernels() {
   }();
   return kKernels;
 }
+#endif
 
 }  // namespace
 
