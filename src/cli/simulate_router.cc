@@ -34,6 +34,8 @@ constexpr Constant kConstants[] = {
     {"spread_weight", &router::PolicyOptions::spread_weight},
     {"decode_weight", &router::PolicyOptions::decode_weight},
     {"pressure_seconds", &router::PolicyOptions::pressure_seconds},
+    {"waiting_weight", &router::PolicyOptions::waiting_weight},
+    {"full_seconds", &router::PolicyOptions::full_seconds},
     {"bounded_load", &router::PolicyOptions::bounded_load},
     {"bounded_recent", &router::PolicyOptions::bounded_recent},
     {"crowding", &router::PolicyOptions::crowding},
@@ -77,6 +79,9 @@ struct Flags {
   int32_t max_inflight = 0;
   int32_t max_inflight_tokens = 0;
   Duration max_wait = std::chrono::seconds(60);
+  int32_t seed = 0;
+  int32_t runs = 1;
+  Duration jitter{};
   std::vector<std::string> constants;
 
   void declare(config::Options& options);
@@ -115,6 +120,9 @@ void Flags::declare(config::Options& options) {
   options.value(max_inflight_tokens, "max-inflight-tokens", "N",
                 "their tokens, prompt and expected answer; 0: no limit", 0, 1 << 30);
   options.value(max_wait, "max-wait", "TIME", "what would wait longer is refused");
+  options.value(seed, "seed", "N", "of what is chance: the workers' names, --jitter", 0, 1 << 30);
+  options.value(runs, "runs", "N", "with so many seeds from --seed on, told as one", 1, 1000);
+  options.value(jitter, "jitter", "TIME", "each request comes up to so much later");
   options.list(constants, "set", "NAME=NUMBER", "a constant of the policy, for tuning it");
   options.example("tandem simulate router mooncake_conversation.jsonl.zst --unified 8");
   options.example(
@@ -139,6 +147,8 @@ Result<sim::RouterSetup> Flags::setup() const {
   made.capacity = {int64_t{max_inflight} * (unified + decode),
                    int64_t{max_inflight_tokens} * (unified + decode)};
   made.admission.max_wait = max_wait;
+  made.seed = static_cast<uint64_t>(seed);
+  made.jitter = jitter;
   for (const std::string& constant : constants) TANDEM_CHECK(set_constant(constant, made.policy));
   return made;
 }
@@ -160,6 +170,16 @@ void print_row(const sim::RouterOutcome& outcome) {
   std::fflush(stdout);
 }
 
+Result<sim::RouterOutcome> simulate_runs(const sim::Traffic& traffic, sim::RouterSetup setup,
+                                         const sim::RouterPolicy& policy, int32_t runs) {
+  std::vector<sim::RouterOutcome> outcomes;
+  for (int32_t run = 0; run < runs; ++run, ++setup.seed) {
+    TANDEM_TRY(outcome, sim::simulate_router(traffic, setup, policy));
+    outcomes.push_back(std::move(outcome));
+  }
+  return sim::joined(outcomes);
+}
+
 Result<int> simulate(const Flags& flags) {
   sim::TrafficOptions asked;
   TANDEM_TRY(speed, parse_number("speed", flags.speed));
@@ -179,7 +199,7 @@ Result<int> simulate(const Flags& flags) {
   if (policies.empty()) policies = sim::all_router_policies();
   bool first = true;
   for (const sim::RouterPolicy& policy : policies) {
-    TANDEM_TRY(outcome, sim::simulate_router(traffic, setup, policy));
+    TANDEM_TRY(outcome, simulate_runs(traffic, setup, policy, flags.runs));
     if (std::exchange(first, false)) {
       std::printf("%lld requests in %.0f s, %lld unfinished\n",
                   static_cast<long long>(outcome.requests), outcome.seconds,

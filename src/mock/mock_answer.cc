@@ -39,7 +39,7 @@ net::asio::awaitable<void> MockServer::answer(Running& run, ReplyPlan plan,
   const Reply reply(options_, run.request, std::move(plan));
   if (run.request.stream) co_return co_await stream(run, reply, responder);
   for (size_t i = 0; i < reply.steps(); ++i) {
-    if (!co_await run.engine->step(run.job)) co_return;
+    if (!co_await step(run)) co_return;
   }
   JsonValue whole = reply.whole();
   if (run.handoff.kind == Handoff::Kind::kPrefill)
@@ -67,6 +67,13 @@ net::asio::awaitable<void> MockServer::answer(Running& run, ReplyPlan plan,
   (void)co_await responder.send(200, json_headers(), std::move(body));
 }
 
+net::asio::awaitable<bool> MockServer::step(Running& run) {
+  for (int slow = run.fault.kind == FaultKind::kSlow ? 10 : 1; slow > 0; --slow) {
+    if (!co_await run.engine->step(run.job)) co_return false;
+  }
+  co_return true;
+}
+
 net::asio::awaitable<bool> MockServer::write(net::HttpResponder& responder, std::string bytes) {
   size_t at = 0;
   while (at < bytes.size()) {
@@ -88,9 +95,7 @@ net::asio::awaitable<void> MockServer::stream(Running& run, const Reply& reply,
   if (fault == FaultKind::kDieAfterHead) co_return responder.abort();
   if (!co_await write(responder, reply.opening())) co_return;
   for (size_t i = 0; i < reply.steps(); ++i) {
-    for (int slow = fault == FaultKind::kSlow ? 10 : 1; slow > 0; --slow) {
-      if (!co_await run.engine->step(run.job)) co_return;
-    }
+    if (!co_await step(run)) co_return;
     if (i == reply.steps() / 2) {
       if (fault == FaultKind::kDieMidStream) co_return responder.abort();
       if (fault == FaultKind::kStallMidStream) co_return co_await until_gone(&run, responder);

@@ -27,7 +27,8 @@ class MockTest : public ::testing::Test {
   }
 
   awaitable<Result<net::WholeResponse>> post(const MockServer& to, std::string path,
-                                             std::string body, net::Headers headers = {}) {
+                                             std::string body, net::Headers headers = {},
+                                             Duration patience = std::chrono::seconds(20)) {
     net::ClientRequest request;
     request.method = "POST";
     request.host = "127.0.0.1";
@@ -36,9 +37,7 @@ class MockTest : public ::testing::Test {
     request.headers = std::move(headers);
     request.headers.add("Content-Type", "application/json");
     request.body = std::move(body);
-    return net::fetch(
-        client_, std::move(request),
-        {std::chrono::seconds(2), std::chrono::seconds(20), std::chrono::seconds(20)});
+    return net::fetch(client_, std::move(request), {std::chrono::seconds(2), patience, patience});
   }
 
   // Both legs at once; the answers of prefill and decode.

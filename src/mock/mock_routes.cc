@@ -148,6 +148,7 @@ net::asio::awaitable<void> MockServer::simple_route(const std::string& what,
   } else if (what == "/flush_cache" || what == "/reset_prefix_cache") {
     for (const auto& engine : engines_) engine->cache().clear();
   } else if (what == "/abort_request") {
+    record(request);
     if (const auto wish = parse_json(request.body)) abort_requests(*wish);
   } else if (what == "/version") {
     json.set("version", JsonValue::string("0.0.0-mock"));

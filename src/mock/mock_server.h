@@ -77,6 +77,8 @@ class MockServer : public std::enable_shared_from_this<MockServer> {
   net::asio::awaitable<void> answer(Running& run, ReplyPlan plan, net::HttpResponder& responder);
   net::asio::awaitable<void> stream(Running& run, const Reply& reply,
                                     net::HttpResponder& responder);
+  // One decode step, as slow as its fault wants; false: cancelled.
+  static net::asio::awaitable<bool> step(Running& run);
   net::asio::awaitable<bool> write(net::HttpResponder& responder, std::string bytes);
   net::asio::awaitable<void> until_gone(Running* run, net::HttpResponder& responder);
   net::asio::awaitable<void> expiry_loop(std::weak_ptr<MockServer> weak);

@@ -294,6 +294,30 @@ TEST_F(MockTest, EveryFaultIsSeenByTheClient) {
   }(this, *one));
 }
 
+TEST_F(MockTest, FaultsOfSilenceAndOfGivingUpAreSeenToo) {
+  const auto one = server(Dialect::kOpenai, Role::kUnified);
+  run([](MockTest* t, const MockServer& a) -> awaitable<void> {
+    const auto with = [&](const char* fault, const char* rest, Duration patience) {
+      return t->post(a, kChat, "{" + kMessages + rest + "}", {{"x-mock-fault", fault}}, patience);
+    };
+    constexpr auto kShort = std::chrono::milliseconds(100);
+    constexpr auto kLong = std::chrono::seconds(10);
+    EXPECT_EQ((co_await with("stall", "", kShort)).error().code, "head_timeout");
+    EXPECT_EQ((co_await with("stall-mid-stream", R"(,"stream":true)", kShort)).error().code,
+              "body_timeout");
+    EXPECT_NE((co_await with("abort", "", kLong))->body.find(R"("finish_reason":"abort")"),
+              std::string::npos);
+    const TimePoint begin = std::chrono::steady_clock::now();
+    EXPECT_EQ((co_await with("slow", R"(,"max_tokens":20)", kLong))->status, 200);
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(150));
+    const std::string before = a.state().find("engine_id")->as_string();
+    EXPECT_FALSE(co_await with("restart", "", kLong));
+    EXPECT_NE(a.state().find("engine_id")->as_string(), before);
+    co_await t->reactor_.sleep(std::chrono::milliseconds(20));  // its clients left a moment ago
+    expect_clean(a);
+  }(this, *one));
+}
+
 TEST(MockFaults, AreReadWithTheirLimits) {
   EXPECT_FALSE(parse_fault("nonsense"));
   EXPECT_FALSE(parse_fault("status"));

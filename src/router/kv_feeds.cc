@@ -106,17 +106,27 @@ bool KvFeeds::other_kind(uint32_t worker, const PromptKeys& prompt) const {
 }
 
 void KvFeeds::sent(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held,
-                   Duration time) {
+                   Expected& expected) {
   const auto& chain = prompt.keys;
   if (chain.empty() || other_kind(worker, prompt)) return;
+  if (expected.id == 0) expected.id = holders_.new_expectation();
   const TimePoint now = clock_now();
   if (chain.size() - std::min(held, chain.size()) <= kShortChain) {
-    holders_.expect(worker, rank, chain, held, time, now);
+    holders_.expect(expected.id, worker, rank, chain, held, now);
   } else {
-    (void)subscriber_.post([this, worker, rank, chain, held, time, now] {
-      holders_.expect(worker, rank, chain, held, time, now);
+    expected.posted |= subscriber_.post([this, id = expected.id, worker, rank, chain, held, now] {
+      holders_.expect(id, worker, rank, chain, held, now);
     });
   }
+}
+
+// After what was posted for it, in the same order.
+void KvFeeds::settle(Expected& expected, Duration time) {
+  const auto [id, posted] = std::exchange(expected, {});
+  if (id == 0) return;
+  const TimePoint now = clock_now();
+  if (posted && subscriber_.post([this, id, time, now] { holders_.settle(id, time, now); })) return;
+  holders_.settle(id, time, now);
 }
 
 bool KvFeeds::told_of(uint32_t worker, const PromptKeys& prompt) const {
@@ -124,7 +134,11 @@ bool KvFeeds::told_of(uint32_t worker, const PromptKeys& prompt) const {
 }
 
 void KvFeeds::holds(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held) {
-  if (told_of(worker, prompt)) return sent(worker, rank, prompt, held, kEventTime);
+  if (told_of(worker, prompt)) {
+    Expected expected;
+    sent(worker, rank, prompt, held, expected);
+    return settle(expected, kEventTime);
+  }
   const auto& chain = prompt.keys;
   const TimePoint now = clock_now();
   if (chain.size() <= kShortChain) {

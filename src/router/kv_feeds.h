@@ -39,9 +39,19 @@ class KvFeeds {
   void restarted(uint32_t worker);  // another process: everything is forgotten and asked for again
   void forget(uint32_t worker);     // it is not a worker any more
 
+  // What a request is expected to leave in a cache.
+  struct Expected {
+    PrefixHolders::Expectation id = 0;  // zero: nothing
+    bool posted = false;                // some of it is made on this object's thread
+  };
   // That rank of the worker was given this prompt, of which it is known to hold `held` blocks, and
-  // is expected to hold it all for `time`. On this object's thread when there is much to do.
-  void sent(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held, Duration time);
+  // is expected to hold it all until settle(). On this object's thread when there is much to do.
+  // May be called for several kinds of one prompt.
+  void sent(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held,
+            Expected& expected);
+  // It was computed: its events tell so within `time`. Zero: it will not be. `expected` is nothing
+  // then.
+  void settle(Expected& expected, Duration time);
   // It has computed it, or got it, beyond `held`: its events tell so within a moment, or it is
   // believed.
   void holds(uint32_t worker, int32_t rank, const PromptKeys& prompt, size_t held);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kReplyBytes = 1UL << 20;
 constexpr size_t kMetricsBytes = 8UL << 20;
+constexpr size_t kProbesAtOnce = 8;  // ranks of one worker
 
 TimePoint now() { return std::chrono::steady_clock::now(); }
 
@@ -131,27 +132,77 @@ net::asio::awaitable<Status> WorkerRegistry::learn_identity_of(WorkerId id) {
   if (worker.connector->identity == IdentitySource::kBootstrapQuery)
     co_return co_await learn_engine_ids(id);
   if (worker.connector->identity != IdentitySource::kPrefillReply) co_return Status();
-  for (int32_t rank = 0; rank < ranks(id); ++rank) {
-    const auto place = static_cast<size_t>(rank);
-    const auto& known = worker.engine.identities;
-    if (place < known.size() && !known[place].engine_id.empty()) continue;
-    if (Status learned = co_await learn_identity(id, rank); !learned) co_return learned;
-  }
-  co_return Status();
+  co_return co_await learn_identities(id, unknown_ranks(id));
 }
 
-net::asio::awaitable<void> WorkerRegistry::relearn(WorkerId id) {
+std::vector<int32_t> WorkerRegistry::unknown_ranks(WorkerId id) const {
+  const auto& known = workers_[id]->engine.identities;
+  std::vector<int32_t> unknown;
+  for (int32_t rank = 0; rank < ranks(id); ++rank) {
+    const auto place = static_cast<size_t>(rank);
+    if (place >= known.size() || known[place].engine_id.empty()) unknown.push_back(rank);
+  }
+  return unknown;
+}
+
+net::asio::awaitable<void> WorkerRegistry::relearn(WorkerId id, int32_t rank) {
   Worker& worker = *workers_[id];
   if (!worker.connector->opaque || worker.state == State::kRemoved) co_return;
-  Status learned;
-  if (worker.connector->identity == IdentitySource::kPrefillReply) {
-    // What is known stays until it is replaced: other requests need something to go on.
-    for (int32_t rank = 0; learned && rank < ranks(id); ++rank)
-      learned = co_await learn_identity(id, rank);
-  } else {
-    learned = co_await learn_identity_of(id);
+  // Many legs fail at once when a process ends: one of them asks.
+  if (const std::shared_ptr<Asking> other = worker.asking; other != nullptr) {
+    while (!other->over) co_await other->done.wait();
+    co_return;
   }
+  const auto asking = std::make_shared<Asking>(reactor_);
+  worker.asking = asking;
+  const bool of_replies = worker.connector->identity == IdentitySource::kPrefillReply;
+  const Status learned =
+      of_replies ? co_await learn_anew(id, rank) : co_await learn_identity_of(id);
+  worker.asking.reset();
+  asking->over = true;
+  asking->done.notify();
   if (!learned) worker.poke.notify();
+}
+
+// One rank tells whether it is the same process still; only of another one all ranks are asked.
+// What is known stays until it is replaced: other requests need something to go on.
+net::asio::awaitable<Status> WorkerRegistry::learn_anew(WorkerId id, int32_t rank) {
+  const Worker& worker = *workers_[id];
+  const auto engine_id = [&worker, place = static_cast<size_t>(std::max(rank, 0))] {
+    const auto& all = worker.engine.identities;
+    return place < all.size() ? all[place].engine_id : std::string();
+  };
+  const std::string before = engine_id();
+  if (Status learned = co_await learn_identity(id, std::max(rank, 0)); !learned) co_return learned;
+  if (engine_id() == before) co_return Status();
+  if (!before.empty() && events_.new_epoch) events_.new_epoch(id);
+  std::vector<int32_t> others;
+  for (int32_t other = 0; other < ranks(id); ++other) {
+    if (other != rank) others.push_back(other);
+  }
+  co_return co_await learn_identities(id, std::move(others));
+}
+
+// Several at once: an engine answers for each rank in a step of that rank's.
+net::asio::awaitable<Status> WorkerRegistry::learn_identities(WorkerId id,
+                                                              std::vector<int32_t> of) {
+  const auto probes = std::make_shared<Probes>(reactor_);
+  probes->ranks = std::move(of);
+  const size_t at_once = std::min(probes->ranks.size(), kProbesAtOnce);
+  probes->running = at_once;
+  for (size_t i = 0; i < at_once; ++i) reactor_.spawn(probe_ranks(id, probes, keep_alive_));
+  while (probes->running > 0) co_await probes->done.wait();
+  co_return probes->status;
+}
+
+net::asio::awaitable<void> WorkerRegistry::probe_ranks(WorkerId id, std::shared_ptr<Probes> probes,
+                                                       std::shared_ptr<void> keep_alive) {
+  (void)keep_alive;
+  while (probes->status && probes->next < probes->ranks.size()) {
+    const int32_t rank = probes->ranks[probes->next++];
+    if (Status learned = co_await learn_identity(id, rank); !learned) probes->status = learned;
+  }
+  if (--probes->running == 0) probes->done.notify();
 }
 
 net::asio::awaitable<Status> WorkerRegistry::learn_models(WorkerId id) {

@@ -62,7 +62,10 @@ RequestRun::RequestRun(std::shared_ptr<RouterCore> core, net::HttpRequest& reque
   core_->retry_budget.request(started_);
 }
 
-RequestRun::~RequestRun() { core_->runs.erase(this); }
+RequestRun::~RequestRun() {
+  core_->feeds.settle(expected_, Duration::zero());
+  core_->runs.erase(this);
+}
 
 net::asio::awaitable<void> RequestRun::serve() {
   const auto self = shared_from_this();
@@ -179,12 +182,12 @@ void RequestRun::place_all() {
 net::asio::awaitable<void> RequestRun::place_after_relearning(std::shared_ptr<RequestRun> self,
                                                               WorkerId prefill) {
   WorkerRegistry& registry = self->core_->registry;
-  if (registry.up(prefill)) co_await registry.relearn(prefill);
+  if (registry.up(prefill)) co_await registry.relearn(prefill, self->placement_.prefill_rank);
   // The next one may have been restarted unnoticed, too.
   const Placement next =
       choose_placement(self->candidates(), self->placement_request(), self->policy_options());
   if (next.prefill != kNoWorker && next.prefill != prefill && registry.up(next.prefill))
-    co_await registry.relearn(next.prefill);
+    co_await registry.relearn(next.prefill, next.prefill_rank);
   self->place_now();
 }
 
@@ -343,13 +346,13 @@ std::vector<RequestRun::Holder> RequestRun::who_will_hold() const {
 // there without its pair would be computed anew. Where no event will tell of it, that is all there
 // will be to know: a leg that fails then costs a wrong guess later.
 void RequestRun::expect_blocks() {
-  const Duration time = expected_time(placement_.seconds);
+  core_->feeds.settle(expected_, Duration::zero());
   const Holder holder = pair() ? Holder{placement_.prefill, placement_.prefill_rank}
                                : Holder{placement_.answer, placement_.answer_rank};
   believed_ = holder;
   for (const PromptKeys& kind : checked_.prefix.kinds) {
     if (core_->feeds.told_of(holder.worker, kind)) {
-      core_->feeds.sent(holder.worker, holder.rank, kind, held_blocks(holder, kind), time);
+      core_->feeds.sent(holder.worker, holder.rank, kind, held_blocks(holder, kind), expected_);
     } else {
       core_->feeds.holds(holder.worker, holder.rank, kind, held_blocks(holder, kind));
     }
@@ -367,12 +370,11 @@ size_t RequestRun::held_blocks(Holder holder, const PromptKeys& kind) const {
 
 // At the first byte.
 void RequestRun::learn_from_request() {
+  core_->feeds.settle(expected_, kEventTime);
   for (const Holder holder : who_will_hold()) {
-    const bool known = holder.worker == believed_.worker && holder.rank == believed_.rank;
-    for (const PromptKeys& kind : checked_.prefix.kinds) {
-      if (!known || core_->feeds.told_of(holder.worker, kind))
-        core_->feeds.holds(holder.worker, holder.rank, kind, held_blocks(holder, kind));
-    }
+    if (holder.worker == believed_.worker && holder.rank == believed_.rank) continue;
+    for (const PromptKeys& kind : checked_.prefix.kinds)
+      core_->feeds.holds(holder.worker, holder.rank, kind, held_blocks(holder, kind));
   }
 }
 

@@ -188,9 +188,10 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   Placement placement_;
   std::vector<HeldPrefix> held_;  // when the last placement was made
   bool placed_ = false;
-  Holder believed_;         // is taken to hold the prompt since it was placed there
-  std::string handoff_id_;  // Tandem's
-  LegValues values_;        // of this attempt
+  Holder believed_;             // is taken to hold the prompt since it was placed there
+  KvFeeds::Expected expected_;  // of its events
+  std::string handoff_id_;      // Tandem's
+  LegValues values_;            // of this attempt
   std::optional<Harvest> harvest_;
   LoadShare answer_load_;  // prefill first: of the answer leg that waits
   bool prefill_pending_ = false;

@@ -179,10 +179,26 @@ class WorkerRegistry {
   void measured_step(WorkerId worker, double seconds);
   // Prefill's answer says who that rank is. True: another process than the one that was known.
   bool identity_seen(WorkerId worker, int32_t rank, const PrefillIdentity& identity);
-  // Asks again who a prefill is: it may be another process by now. Bounded.
-  net::asio::awaitable<void> relearn(WorkerId worker);
+  // Asks that rank of a prefill again who it is, and the others when it is another process by now.
+  // Once at a time: who comes while it is being asked waits for that answer. Bounded.
+  net::asio::awaitable<void> relearn(WorkerId worker, int32_t rank);
 
  private:
+  // An answer to relearn() that is under way.
+  struct Asking {
+    explicit Asking(net::Reactor& reactor) : done(reactor) {}
+    net::Event done;
+    bool over = false;
+  };
+  // Ranks that are being asked who they are.
+  struct Probes {
+    explicit Probes(net::Reactor& reactor) : done(reactor) {}
+    std::vector<int32_t> ranks;
+    size_t next = 0;
+    size_t running = 0;
+    Status status;
+    net::Event done;
+  };
   struct Worker {
     explicit Worker(net::Reactor& reactor) : poke(reactor) {}
     WorkerAddress address;
@@ -210,6 +226,7 @@ class WorkerRegistry {
     std::vector<RecentTokens> recent_tokens;
     double step_seconds = 0.02;
     std::string complaint;  // logged once
+    std::shared_ptr<Asking> asking;
     net::Event poke;
   };
 
@@ -229,6 +246,11 @@ class WorkerRegistry {
   net::asio::awaitable<Status> learn_server_info(WorkerId id);
   net::asio::awaitable<Status> learn_engine_ids(WorkerId id);
   net::asio::awaitable<Status> learn_identity(WorkerId id, int32_t rank);
+  std::vector<int32_t> unknown_ranks(WorkerId id) const;
+  net::asio::awaitable<Status> learn_anew(WorkerId id, int32_t rank);
+  net::asio::awaitable<Status> learn_identities(WorkerId id, std::vector<int32_t> of);
+  net::asio::awaitable<void> probe_ranks(WorkerId id, std::shared_ptr<Probes> probes,
+                                         std::shared_ptr<void> keep_alive);
   net::asio::awaitable<void> read_load(WorkerId id);
   void publish_models(WorkerId id);
 

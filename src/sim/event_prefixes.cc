@@ -59,9 +59,17 @@ void EventPrefixes::told(uint32_t worker, std::span<const BlockCache::Change> ch
   holders_.tend(now);
 }
 
-void EventPrefixes::expect(uint32_t worker, const router::PromptKeys& keys, int32_t held,
-                           Duration time, TimePoint now) {
-  holders_.expect(worker, 0, keys.keys, static_cast<size_t>(std::max(held, 0)), time, now);
+router::PrefixHolders::Expectation EventPrefixes::expect(uint32_t worker,
+                                                         const router::PromptKeys& keys,
+                                                         int32_t held, TimePoint now) {
+  const router::PrefixHolders::Expectation made = holders_.new_expectation();
+  holders_.expect(made, worker, 0, keys.keys, static_cast<size_t>(std::max(held, 0)), now);
+  return made;
+}
+
+void EventPrefixes::settle(router::PrefixHolders::Expectation expectation, Duration time,
+                           TimePoint now) {
+  holders_.settle(expectation, time, now);
 }
 
 void EventPrefixes::match(const router::PromptKeys& keys, std::vector<int32_t>& held,

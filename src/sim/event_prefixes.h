@@ -20,10 +20,10 @@ class EventPrefixes {
   // What a prompt is looked up by.
   router::PromptKeys keys_of(std::span<const uint64_t> chain) const;
   void told(uint32_t worker, std::span<const BlockCache::Change> changes, TimePoint now);
-  // The worker was given the prompt, of which it holds `held` blocks; after `time` only events
-  // count.
-  void expect(uint32_t worker, const router::PromptKeys& keys, int32_t held, Duration time,
-              TimePoint now);
+  // The worker was given the prompt, of which it holds `held` blocks. Ends with settle().
+  router::PrefixHolders::Expectation expect(uint32_t worker, const router::PromptKeys& keys,
+                                            int32_t held, TimePoint now);
+  void settle(router::PrefixHolders::Expectation expectation, Duration time, TimePoint now);
   // Leading blocks by worker.
   void match(const router::PromptKeys& keys, std::vector<int32_t>& held, TimePoint now);
 

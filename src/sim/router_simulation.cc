@@ -28,7 +28,8 @@ class Simulation {
         policy_(policy),
         options_(setup.policy),
         known_(static_cast<size_t>(setup.unified + setup.prefill + setup.decode)),
-        admission_(setup.admission) {
+        admission_(setup.admission),
+        random_(setup.seed) {
     options_.kind = policy.kind.value_or(router::PolicyKind::kAuto);
     options_.transfer_rate = setup.transfer_rate;
     for (int32_t i = 0; i < setup.unified; ++i) add_worker(WorkerRole::kUnified, i);
@@ -76,7 +77,7 @@ class Simulation {
     TimePoint placed;
     int32_t expected_output = 0;
     router::PromptKeys keys;
-    int32_t held = 0;  // blocks, by what was known when it was placed
+    router::PrefixHolders::Expectation expected = 0;
     Placement placement;
     ServingWorker::JobPointer job;
     ServingWorker::JobPointer decode_job;
@@ -94,7 +95,8 @@ class Simulation {
     node->snapshot.role = role;
     node->snapshot.group =
         role == WorkerRole::kUnified ? 0 : static_cast<uint32_t>(index % setup_.groups);
-    node->snapshot.key = router::stable_hash("http://worker-" + std::to_string(id));
+    node->snapshot.key =
+        mix(router::stable_hash("http://worker-" + std::to_string(id)), setup_.seed);
     node->snapshot.capacity_tokens = spec.kv_tokens;
     node->snapshot.decode_step_seconds = spec.step_seconds;
     node->engine.cache_changed = [this, id] { note_cache_events(id); };
@@ -117,10 +119,13 @@ class Simulation {
     const TimePoint at =
         TimePoint{} + from_seconds(traffic_.conversations[index].requests.front().at);
     loop_.at(std::max(at, loop_.now()), [this, index] {
-      arrive(index, 0);
       schedule_arrival(index + 1);
+      if (setup_.jitter == Duration::zero()) return arrive(index, 0);
+      loop_.after(lateness(), [this, index] { arrive(index, 0); });
     });
   }
+
+  Duration lateness() { return Duration(random_.pick(setup_.jitter.count())); }
 
   void begin_next_conversation() {
     if (next_conversation_ >= traffic_.conversations.size()) return;
@@ -133,7 +138,8 @@ class Simulation {
     const size_t turn = request.turn + 1;
     if (turn >= conversation.requests.size()) return begin_next_conversation();
     const double think = conversation.requests[turn].at;
-    loop_.after(from_seconds(think), [this, at = request.conversation, turn] { arrive(at, turn); });
+    loop_.after(from_seconds(think) + lateness(),
+                [this, at = request.conversation, turn] { arrive(at, turn); });
   }
 
   void arrive(size_t index, size_t turn) {
@@ -284,9 +290,7 @@ class Simulation {
     const auto answer_tokens = static_cast<double>(prompt + request.expected_output);
     if (pair) workers_[computing]->recent.add(static_cast<double>(prompt), loop_.now());
     workers_[placement.answer]->recent.add(answer_tokens, loop_.now());
-    request.held = held_[computing];
-    known_.expect(computing, request.keys, request.held, router::expected_time(placement.seconds),
-                  loop_.now());
+    request.expected = known_.expect(computing, request.keys, held_[computing], loop_.now());
     request.job->computed = [this, &request](int32_t cached) { computed(request, cached); };
     if (pair) {
       request.decode_job = std::make_shared<ServingWorker::Job>(*request.job);
@@ -303,7 +307,7 @@ class Simulation {
     const bool pair = placement.prefill != router::kNoWorker;
     const WorkerId computing = pair ? placement.prefill : placement.answer;
     outcome_.cached_tokens += cached;
-    known_.expect(computing, request.keys, request.held, router::kEventTime, loop_.now());
+    known_.settle(request.expected, router::kEventTime, loop_.now());
     measure(request, computing, request.job->input - cached);
     if (!pair) return workers_[computing]->engine.decode(request.job);
     drop(computing, request.prefill_load);
@@ -389,6 +393,7 @@ class Simulation {
   router::Admission admission_;
   router::ExpectedOutput outputs_;
   std::optional<CacheAware> aware_;
+  Random random_;
   std::unordered_map<uint64_t, RequestPointer> requests_;  // waiting and placed, by number
   std::unordered_set<uint64_t> ideal_;
   std::vector<router::WorkerSnapshot> snapshots_;
@@ -416,6 +421,30 @@ Result<RouterPolicy> parse_router_policy(std::string_view name) {
   if (name == "cache_aware") return RouterPolicy{"cache_aware", std::nullopt};
   TANDEM_TRY(kind, router::parse_policy(name));
   return RouterPolicy{std::string(name), kind};
+}
+
+RouterOutcome joined(const std::vector<RouterOutcome>& outcomes) {
+  RouterOutcome all;
+  const double share = 1 / static_cast<double>(std::max<size_t>(outcomes.size(), 1));
+  for (const RouterOutcome& one : outcomes) {
+    all.policy = one.policy;
+    all.requests += one.requests;
+    all.shed += one.shed;
+    all.unfinished += one.unfinished;
+    all.seconds += one.seconds * share;
+    all.first_token.insert(all.first_token.end(), one.first_token.begin(), one.first_token.end());
+    all.waits.insert(all.waits.end(), one.waits.begin(), one.waits.end());
+    all.steps.add(one.steps);
+    all.input_tokens += one.input_tokens;
+    all.cached_tokens += one.cached_tokens;
+    all.ideal_tokens += one.ideal_tokens;
+    all.load_ratio += one.load_ratio * share;
+    all.work_ratio += one.work_ratio * share;
+    all.utilization += one.utilization * share;
+  }
+  std::sort(all.first_token.begin(), all.first_token.end());
+  std::sort(all.waits.begin(), all.waits.end());
+  return all;
 }
 
 double RouterOutcome::mean_first_token() const {

@@ -42,6 +42,10 @@ struct RouterSetup {
   Duration transfer_latency = std::chrono::milliseconds(5);
   Duration event_delay = std::chrono::milliseconds(50);  // of a cache's events to the router
   Duration time_limit = std::chrono::hours(24);
+  // Of what is chance in reality: the workers' keys (what their URLs are), and how much later than
+  // its time each request comes, up to `jitter`.
+  uint64_t seed = 0;
+  Duration jitter{};
 };
 
 struct RouterOutcome {
@@ -69,6 +73,8 @@ struct RouterOutcome {
   }
   double mean_first_token() const;
 };
+// Outcomes of one policy with several seeds as one: times of all, sums of tokens, means of ratios.
+RouterOutcome joined(const std::vector<RouterOutcome>& outcomes);
 double quantile(const std::vector<double>& sorted, double share);
 
 inline constexpr int64_t kMostSimulatedWorkers = 256;

@@ -1,7 +1,9 @@
 #include "sim/router_simulation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -124,10 +126,11 @@ TEST(EventPrefixes, KnowsEachWorkersLeadingBlocksByEventsAndForAWhileByWhatWasSe
   known.told(0, first.take_changes(), start);
   known.told(1, second.take_changes(), start);
   const router::PromptKeys keys = known.keys_of(chain);
-  known.expect(2, keys, 0, std::chrono::seconds(2), start);
+  const auto expected = known.expect(2, keys, 0, start);
   std::vector<int32_t> held(3, -1);
   known.match(keys, held, start);
   EXPECT_EQ(held, (std::vector<int32_t>{2, 2, 3}));
+  known.settle(expected, std::chrono::seconds(2), start);
   // Others took their place; what was expected was never told.
   second.insert(other);
   first.insert(chain);
@@ -137,6 +140,29 @@ TEST(EventPrefixes, KnowsEachWorkersLeadingBlocksByEventsAndForAWhileByWhatWasSe
   EXPECT_EQ(held, (std::vector<int32_t>{3, 0, 0}));
   known.match(known.keys_of(other), held, start + std::chrono::seconds(3));
   EXPECT_EQ(held, (std::vector<int32_t>{0, 2, 0}));
+}
+
+TEST(RouterSimulation, SeedsAreOtherRunsOfTheSameTrafficAndAreToldTogether) {
+  const auto traffic = read_traffic(mooncake_lines(200), {});
+  RouterSetup setup = small_setup();
+  setup.jitter = std::chrono::milliseconds(20);
+  std::vector<RouterOutcome> runs;
+  for (setup.seed = 0; setup.seed < 3; ++setup.seed)
+    runs.push_back(*simulate_router(*traffic, setup, *parse_router_policy("auto")));
+  setup.seed = 1;
+  const auto again = simulate_router(*traffic, setup, *parse_router_policy("auto"));
+  EXPECT_EQ(again->first_token, runs[1].first_token);
+  EXPECT_NE(runs[0].first_token, runs[1].first_token);
+  EXPECT_EQ(runs[0].input_tokens, runs[1].input_tokens);
+  const RouterOutcome all = joined(runs);
+  EXPECT_EQ(all.first_token.size(), 600U);
+  EXPECT_TRUE(std::is_sorted(all.first_token.begin(), all.first_token.end()));
+  EXPECT_EQ(all.cached_tokens,
+            runs[0].cached_tokens + runs[1].cached_tokens + runs[2].cached_tokens);
+  EXPECT_NEAR(
+      all.mean_first_token(),
+      (runs[0].mean_first_token() + runs[1].mean_first_token() + runs[2].mean_first_token()) / 3,
+      1e-9);
 }
 
 TEST(ServingWorker, OnePromptTakesItsTimeAndItsStepsAndAHitOnlyTheRest) {

@@ -112,14 +112,21 @@ class Mocks:
 class Fleet:
     """Mocks of one kind and the router in front of them. `url` is the router's."""
 
-    def __init__(self, binary, directory, kind, prefill=2, decode=2, mock_options=(), router_options=(), name=None):
+    def __init__(self, binary, directory, kind, prefill=2, decode=2, mock_options=(), router_options=(), name=None, ranks=1):
         self.kind = KINDS[kind]
         name = name or kind
+        if ranks > 1:
+            mock_options = (*mock_options, "--dp-size", ranks)
         pools = ["--prefill", prefill, "--decode", decode] if self.kind.pair else ["--unified", prefill + decode]
         self.mocks = Mocks(binary, directory / f"{name}-mocks.log", "--dialect", self.kind.dialect, *pools, *mock_options)
         try:
             arguments = ["router", "--connector", kind, "--port", "0", "--local-prefill-tokens", "0", *router_options]
-            for engine in self.mocks.all:
+            if ranks > 1:  # vLLM's engines do not say how many they have
+                told = {"dp_size": ranks} if self.kind.dialect.startswith("vllm-nixl") else {}
+                listed = [{"url": e.url, "role": e.role, **told, **({"bootstrap_port": e.bootstrap} if e.bootstrap else {})} for e in self.mocks.all]
+                (directory / f"{name}-fleet.json").write_text(json.dumps({"workers": listed}))
+                arguments += ["--workers-file", directory / f"{name}-fleet.json"]
+            for engine in self.mocks.all if ranks == 1 else ():
                 arguments += ["--worker" if engine.role == "unified" else f"--{engine.role}", engine.url]
                 if kind in ("vllm-mooncake", "vllm-moriio-write") and engine.bootstrap:  # the others say where their side channel is
                     arguments += ["--bootstrap-port", engine.bootstrap]

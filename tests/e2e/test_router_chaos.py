@@ -127,7 +127,7 @@ def chaos(binary, directory, seconds, clients, kinds=tuple(PAIRS)):
     try:
         for prompt in WORDS:
             truth.text(chat_body(prompt))
-        options = dict(prefill=4, decode=4,
+        options = dict(prefill=4, decode=4, ranks=2,
                        mock_options=("--step", "2ms", "--prefill-rate", 20000, "--piece", "-1", "--lease", "1s",
                                      "--partner-timeout", "20s"),
                        router_options=("--request-timeout", "3s", "--no-access-log"))

@@ -134,6 +134,47 @@ def test_a_dead_prefill_frees_decode_at_once(fleet):
         assert cut - failed < 50e6 * SLOW, (cut - failed) / 1e6
 
 
+def test_a_dead_decode_frees_prefill_at_once(fleet):
+    """The other way round: prefill has a second of work before it when decode refuses or dies."""
+    if not (fleet.kind.pair and fleet.kind.together):
+        pytest.skip("of legs that are sent together")
+    for fault in ("decode:status=400", "decode:refuse"):
+        since = time.monotonic_ns()
+        reply = ask(fleet, f"{fault} here " + "long " * 3200, fault)
+        assert reply.status >= 400 and error_of(reply), reply.body
+        assert time.monotonic_ns() - since < 1.5e9 * SLOW
+        wait_until(lambda: all(e.state()["running"] == 0 for e in fleet.prefill), 0.25 * SLOW, lambda: fleet.mocks.leaks())
+        failed = max(engine.state()["last_fault_ns"] for engine in fleet.decode)
+        cut = max(engine.state()["last_disconnect_ns"] for engine in fleet.prefill)
+        assert failed > since
+        print(f"{fleet.kind.connector} {fault}: prefill cut after {(cut - failed) / 1e6:.2f} ms" if cut > since else "nothing to cut")
+        assert cut - failed < 50e6 * SLOW, (cut - failed) / 1e6
+
+
+def test_a_client_that_leaves_aborts_by_the_routers_own_id(fleet):
+    """SGLang's engines compare ids by prefix: one that the client chose could end others' requests too, and only its connection is closed."""
+    if fleet.kind.connector != "sglang":
+        pytest.skip("of engines with an abort call")
+
+    def left(marker, **fields):
+        client = Stream(fleet.url, chat_body(marker, max_tokens=4000, **fields))
+        client.open()
+        next(iter(client))
+        client.close()
+
+    def rids(target, marker=""):
+        return [json.loads(each["body"])["rid"] for engine in fleet.decode for each in engine.requests()
+                if each["target"] == target and marker in each["body"]]
+
+    left("by the client's id", rid="a")
+    left("by the router's id")
+    wait_until(lambda: rids("/abort_request"), 2 * SLOW, lambda: fleet.router.log())
+    fleet.settle(2)
+    (minted,) = rids(CHAT, "by the router's id")
+    assert set(rids("/abort_request")) == {minted} and len(minted) == 32
+    assert rids(CHAT, "by the client's id") == ["a"]
+
+
 def test_an_aborted_transfer_is_an_error_not_a_short_answer(fleet):
     """Row 92."""
     pairs_only(fleet)
@@ -221,6 +262,36 @@ def test_usage_is_the_truth_of_both_legs(fleet):
                 elif turn == 1 and len(fleet.mocks.of("prefill", "unified")) == 1:
                     assert cached > 0, (api, usage)
                 assert b"kv_transfer_params" not in reply.body and b"disaggregated_params" not in reply.body
+
+
+def test_usage_of_other_apis_is_the_truth_too(fleet):
+    """Responses and Messages, whole and streamed, in whichever event the count stands; `/generate` of SGLang's."""
+    prompt = f"{fleet.kind.connector} " + "cached when it comes a second time " * 16
+
+    def told(path, stream):
+        if path == "/generate":
+            reply = request(fleet.url, "POST", path, {"text": prompt, "stream": stream, "sampling_params": {"max_new_tokens": 6}})
+            metas = [event["meta_info"] for event in (events(reply.body) if stream else [reply.json()]) if isinstance(event, dict)]
+            return [(meta["prompt_tokens"], meta["cached_tokens"], meta["completion_tokens"]) for meta in metas]
+        limit, content = ("max_output_tokens", {"input": prompt}) if path == "/v1/responses" else \
+            ("max_tokens", {"messages": [{"role": "user", "content": prompt}]})
+        reply = request(fleet.url, "POST", path, {"model": "mock-model", limit: 6, "stream": stream, **content})
+        assert reply.status == 200, reply.body
+        documents = [event for event in events(reply.body) if isinstance(event, dict)] if stream else [reply.json()]
+        found = [each["usage"] for each in documents if each.get("usage")]
+        found += [each[key]["usage"] for each in documents for key in ("response", "message") if (each.get(key) or {}).get("usage")]
+        assert found, reply.body
+        return [(usage.get("input_tokens"), (usage.get("input_tokens_details") or {}).get("cached_tokens", usage.get("cache_read_input_tokens")),
+                 usage.get("output_tokens")) for usage in found]
+
+    for path in ("/v1/responses", "/v1/messages", *(["/generate"] if fleet.kind.dialect == "sglang" else [])):
+        for stream in (False, True):
+            first, again = told(path, stream), told(path, stream)
+            for count in (first, again):
+                counted = [(each[0] or 0) + ((each[1] or 0) if path == "/v1/messages" else 0) for each in count if each[0] is not None]
+                assert len(set(counted)) == 1 and counted[0] > 100, (path, stream, count)
+                assert all((each[1] or 0) < counted[0] for each in count), (path, stream, count)
+                assert count[-1][2] == 6, (path, stream, count)
 
 
 def test_who_asked_for_no_usage_gets_none(fleet):

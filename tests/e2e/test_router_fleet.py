@@ -4,12 +4,13 @@ import contextlib
 import json
 import ssl
 import subprocess
+import time
 import urllib.error
 import urllib.request
 
 import pytest
 
-from mocks import Mocks, chat_body
+from mocks import SLOW, Mocks, chat_body
 from servers import Process, Stream, request, wait_until
 
 pytestmark = pytest.mark.quick
@@ -25,8 +26,8 @@ def engines(binary, tmp_path):
 
 
 @contextlib.contextmanager
-def router(binary, tmp_path, *arguments):
-    process = Process(binary, ["router", "--connector", "plain", "--port", "0", *arguments], tmp_path / "router.log")
+def router(binary, tmp_path, *arguments, connector="plain", name="router"):
+    process = Process(binary, ["router", "--connector", connector, "--port", "0", *arguments], tmp_path / f"{name}.log")
     try:
         yield process
     finally:
@@ -92,7 +93,8 @@ def test_a_silent_stream_is_kept_alive_by_comments(binary, tmp_path, engines):
         assert [line for line in lines if line.strip()] == [b": keep-alive\n"] * 3, lines
 
 
-def test_the_router_serves_https(binary, tmp_path, engines):
+def test_https_on_both_sides(binary, tmp_path, engines):
+    """A router that serves https, behind another one that trusts nobody but whom `--worker-ca` names."""
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost",
                     "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
                    check=True, capture_output=True)
@@ -108,6 +110,49 @@ def test_the_router_serves_https(binary, tmp_path, engines):
             return False
 
         wait_until(ask, 5, "an answer over https")
+        with router(binary, tmp_path, "--worker", url, "--worker-ca", tmp_path / "cert.pem", name="trusting") as front:
+            front.wait_ready()
+            reply = request(front.url, "POST", CHAT, chat_body("twice in private", max_tokens=2))
+            assert reply.status == 200 and reply.json()["choices"], reply.body
+        with router(binary, tmp_path, "--worker", url, name="strict") as front:
+            front.wait_listening()
+            wait_until(lambda: "certificate" in front.log(), 5, lambda: front.log())
+            assert request(front.url, "POST", CHAT, chat_body("to a stranger", max_tokens=2)).status == 503
+
+
+def test_after_a_failed_pair_leg_one_rank_is_asked_who_it_is_and_the_others_only_of_another_process(binary, tmp_path):
+    """Each answer takes 0.2 s: sixteen ranks one after another would be 3.2 s."""
+    ranks = 16
+    mocks = Mocks(binary, tmp_path / "ranks.log", "--dialect", "vllm-nixl-push", "--prefill", 1, "--decode", 1, "--dp-size", ranks,
+                  "--prefill-rate", 5, "--step", "1ms", "--lease", "1s", "--record", 200)
+    try:
+        fleet = tmp_path / "fleet.json"
+        fleet.write_text(json.dumps({"workers": [{"url": e.url, "role": e.role, "dp_size": ranks} for e in mocks.all]}))
+        with router(binary, tmp_path, "--workers-file", fleet, "--health-interval", "20s", connector="vllm-nixl-push") as front:
+            front.wait_ready()
+            prefill, decode = mocks.all
+            body = {"model": "mock-model", "prompt": "hi", "max_tokens": 1}
+
+            def probes():
+                return sum('"prompt":"."' in each["body"] for each in prefill.requests())
+
+            def ask():
+                before, began = probes(), time.monotonic()
+                reply = request(front.url, "POST", "/v1/completions", body)
+                assert reply.status == 200, (reply.body, front.log())
+                return probes() - before, time.monotonic() - began
+
+            assert probes() == ranks
+            assert ask()[0] == 0
+            decode.faults("status=500#1")
+            assert ask()[0] == 1, "the same process as before"
+            prefill.restart()
+            asked, seconds = ask()
+            assert asked == ranks, asked
+            assert seconds < 2.4 * SLOW, seconds
+            assert ask()[0] == 0
+    finally:
+        mocks.end()
 
 
 def test_the_fleet_follows_a_file(binary, tmp_path, engines):

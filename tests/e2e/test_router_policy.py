@@ -103,8 +103,8 @@ def test_agents_keep_their_caches_and_the_load_is_even(binary, tmp_path):
     assert blind < 0.7, "without affinity and knowledge of caches most is computed again"
 
 
-def make_trace(path, seconds, rate, seed=3):
-    """Conversations that come back, in Mooncake's form with blocks of 512 tokens; a mock's blocks have a 32nd of that."""
+def make_requests(seconds, rate, seed=3):
+    """Conversations that come back."""
     chooser = random.Random(seed)
     requests, conversations, ids, at = [], [], 1, 0.0
     while at < seconds:
@@ -117,18 +117,22 @@ def make_trace(path, seconds, rate, seed=3):
         ids += 24
         conversations.append(blocks)
         requests.append({"at": at, "blocks": blocks, "output": chooser.randrange(4, 20)})
+    return requests
+
+
+def write_trace(path, requests):
+    """In Mooncake's form with blocks of 512 tokens; a mock's blocks have a 32nd of that."""
     numbers = {}
     with open(path, "w", encoding="utf-8") as file:
         for each in requests:
             hashes = [numbers.setdefault(block, len(numbers)) for block in each["blocks"]]
-            file.write(json.dumps({"timestamp": round(each["at"] * 1000), "input_length": 512 * len(hashes),
+            file.write(json.dumps({"timestamp": 1000 * each["at"], "input_length": 512 * len(hashes),
                                    "output_length": 32 * each["output"], "hash_ids": hashes}) + "\n")
-    return requests
 
 
 def simulated(binary, path, policy, engine):
     done = subprocess.run([str(binary), "simulate", "router", str(path), "--policy", policy, "--unified", str(WORKERS), "--shrink", "32",
-                           "--separate-devices", *map(str, engine)], capture_output=True, text=True, timeout=60, check=True)
+                           "--separate-devices", "--jitter", "5ms", "--runs", "10", *map(str, engine)], capture_output=True, text=True, timeout=60, check=True)
     row = next(line for line in done.stdout.splitlines() if line.startswith(policy)).split()
     return {"mean": float(row[1]), "p90": float(row[3]), "hit": float(row[7])}
 
@@ -146,7 +150,7 @@ def ask_at(url, started, each):
         if isinstance(event, dict) and event.get("usage"):
             usage = event["usage"]
     stream.close()
-    return first, usage["prompt_tokens"], (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return began - started, first, usage["prompt_tokens"], (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
 
 
 def measured(binary, directory, policy, requests, engine):
@@ -157,25 +161,29 @@ def measured(binary, directory, policy, requests, engine):
         started = time.monotonic() + 0.3
         with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
             answers = list(pool.map(lambda each: ask_at(front.url, started, each), requests))
-    first = sorted(answer[0] for answer in answers)
-    return {"mean": sum(first) / len(first), "p90": first[int(0.9 * len(first))],
-            "hit": 100 * sum(answer[2] for answer in answers) / sum(answer[1] for answer in answers)}
+    first = sorted(answer[1] for answer in answers)
+    return [answer[0] for answer in answers], {"mean": sum(first) / len(first), "p90": first[int(0.9 * len(first))],
+                                               "hit": 100 * sum(answer[3] for answer in answers) / sum(answer[2] for answer in answers)}
 
 
 @pytest.mark.full
 @pytest.mark.skipif(SLOW > 1, reason="compares times")
 @pytest.mark.parametrize("policy", ["auto", "round_robin", "cache"])
 def test_the_simulator_says_what_the_router_over_mocks_measures(binary, tmp_path, policy):
-    """Within ten per cent: mean and 90th percentile of the time to the first token, and the hit rate (`cache`: its mean within twenty)."""
-    requests = make_trace(tmp_path / "trace.jsonl", 16, 16)
+    """Within ten per cent: mean and 90th percentile of the time to the first token, and the hit rate.
+
+    Who gets a request depends on what was placed a moment before, so two runs of one trace whose requests came 30 ms earlier or later differ by
+    as much as ten per cent (`--jitter` shows it; what the workers are called changes nothing). So the simulator is told when they came.
+    """
+    requests = make_requests(16, 16)
+    came, seen = measured(binary, tmp_path, policy, requests, ("--prefill-rate", 1200, "--step", "5ms", "--cache-tokens", 1 << 20))
+    late = max(at - each["at"] for at, each in zip(came, requests))
+    write_trace(tmp_path / "trace.jsonl", sorted(({**each, "at": at} for at, each in zip(came, requests)), key=lambda each: each["at"]))
     foretold = simulated(binary, tmp_path / "trace.jsonl", policy,
                          ("--prefill-rate", 1200, "--step", "5ms", "--kv-tokens", 1 << 20))
-    seen = measured(binary, tmp_path, policy, requests, ("--prefill-rate", 1200, "--step", "5ms", "--cache-tokens", 1 << 20))
-    print(f"{policy}: " + ", ".join(f"{name} {foretold[name]:.3f} foretold, {seen[name]:.3f} measured" for name in seen))
+    print(f"{policy}: " + ", ".join(f"{name} {foretold[name]:.3f} foretold, {seen[name]:.3f} measured" for name in seen) + f", up to {late * 1e3:.0f} ms late")
     for name, value in seen.items():
-        # `cache` gives equal workers by their URLs, which are others here and there: its mean differs by more.
-        most = 0.2 if (policy, name) == ("cache", "mean") else 0.1
-        assert abs(foretold[name] - value) <= most * value, (name, foretold, seen)
+        assert abs(foretold[name] - value) <= 0.1 * value, (name, foretold, seen)
 
 
 def overloaded(url, count, headers, tokens=20):

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from mocks import KINDS, PAIRS, Fleet
-from servers import request
+from mocks import KINDS, Fleet, Mocks
+from servers import Process, request
 
 pytestmark = pytest.mark.quick
 CHAT = "/v1/chat/completions"
@@ -194,6 +194,27 @@ def check_moriio(fleet, first, second, prefill):
 
 CHECKS = {"sglang": check_sglang, "vllm-nixl": check_nixl, "vllm-nixl-push": check_push, "vllm-mooncake": check_mooncake,
           "vllm-moriio": check_moriio, "vllm-moriio-write": check_moriio, "trtllm": check_trtllm, "trtllm-gen-first": check_trtllm}
+
+
+def test_shared_storage_is_one_token_at_prefill_and_then_the_clients_own_request(binary, tmp_path, fleet):
+    if fleet.kind.connector != "plain":
+        return
+    mocks = Mocks(binary, tmp_path / "storage.log", "--dialect", "openai", "--prefill", 1, "--decode", 1, "--step", "1ms", "--record", 8)
+    try:
+        prefill, decode = mocks.all
+        front = Process(binary, ["router", "--connector", "shared-storage", "--port", "0", "--local-prefill-tokens", "0", "--prefill", prefill.url,
+                                 "--decode", decode.url], tmp_path / "storage-router.log")
+        try:
+            body = {"model": "mock-model", "messages": [{"role": "user", "content": "over one store"}], "max_tokens": 7, "stream": True, "x": 1}
+            reply = request(front.wait_ready().url, "POST", CHAT, body)
+            assert reply.status == 200 and reply.body.endswith(b"data: [DONE]\n\n"), reply.body
+            (first,), (second,) = prefill.requests(), decode.requests()
+            assert leg(first) == {**body, "max_tokens": 1, "stream": False}
+            assert {**leg(second), "stream_options": None} == {**body, "stream_options": None}
+        finally:
+            front.end()
+    finally:
+        mocks.end()
 
 
 def test_every_request_has_ids_of_its_own(fleet):

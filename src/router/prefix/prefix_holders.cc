@@ -14,12 +14,13 @@ constexpr size_t kPortion = 64;   // blocks that are applied under one lock
 constexpr int kMostYields = 100;  // between two portions
 constexpr size_t kMostSizes = 8;  // block sizes of one model
 constexpr size_t kExpectationsShare = 8;
+constexpr size_t kExpectationBytes = 144;  // beside its keys: a node of the map, its ending
 
 }  // namespace
 
 PrefixHolders::PrefixHolders(HolderOptions options, uint64_t secret)
     : options_(options),
-      max_expected_(options.max_bytes / kExpectationsShare / sizeof(Expectation)),
+      max_expected_(options.max_bytes / kExpectationsShare),
       hasher_(secret),
       index_(options.max_bytes - options.max_bytes / kExpectationsShare) {}
 
@@ -248,8 +249,8 @@ std::optional<LaneId> PrefixHolders::own_lane(std::optional<LaneId>& lane, uint3
   return lane;
 }
 
-void PrefixHolders::expect(Worker worker, int32_t rank, std::span<const BlockKey> chain,
-                           size_t held, Duration time, TimePoint now) {
+void PrefixHolders::expect(Expectation expectation, Worker worker, int32_t rank,
+                           std::span<const BlockKey> chain, size_t held, TimePoint now) {
   for (size_t begin = 0; begin < chain.size(); begin += kPortion) {
     give_way();
     const std::lock_guard lock(mutex_);
@@ -260,14 +261,34 @@ void PrefixHolders::expect(Worker worker, int32_t rank, std::span<const BlockKey
     const auto portion = chain.subspan(begin, std::min(kPortion, chain.size() - begin));
     index_.prefetch(*lane, portion);
     index_.touch(portion);
-    for (size_t i = 0; i < portion.size(); ++i) {
-      if (begin + i < held) continue;
-      (void)index_.insert(*lane, portion[i], portion[i]);
-      if (expectations_.size() >= max_expected_) expire(TimePoint::max(), 1);
-      expectations_.push_back({now + time, portion[i], number, group.epoch});
+    const auto fresh = portion.subspan(std::min(portion.size(), held - std::min(held, begin)));
+    if (!fresh.empty()) {
+      const size_t more = fresh.size() * sizeof(BlockKey) + kExpectationBytes;
+      while (!expected_.empty() && expected_bytes() + more > max_expected_)
+        take_back(expected_.begin(), kPortion);
+      Expected& expected = expected_[expectation];
+      if (expected.keys.empty()) {
+        expected.keys.reserve(chain.size() - std::max(held, begin));
+        expected.group = number;
+        expected.epoch = group.epoch;
+      }
+      expected.keys.insert(expected.keys.end(), fresh.begin(), fresh.end());
+      expected_blocks_ += fresh.size();
+      for (const BlockKey key : fresh) (void)index_.insert(*lane, key, key);
     }
     expire(now, kPortion);
   }
+}
+
+void PrefixHolders::settle(Expectation expectation, Duration time, TimePoint now) {
+  const std::lock_guard lock(mutex_);
+  if (!expected_.contains(expectation)) return;
+  if (time <= Duration::zero()) {
+    endings_.push_front({now, expectation});
+  } else {
+    endings_.push_back({now + time, expectation});
+  }
+  expire(now, kPortion);
 }
 
 void PrefixHolders::believe(Worker worker, int32_t rank, std::span<const BlockKey> chain,
@@ -288,14 +309,33 @@ void PrefixHolders::believe(Worker worker, int32_t rank, std::span<const BlockKe
   }
 }
 
+size_t PrefixHolders::expected_bytes() const {
+  return expected_blocks_ * sizeof(BlockKey) + expected_.size() * kExpectationBytes;
+}
+
+size_t PrefixHolders::take_back(std::map<Expectation, Expected>::iterator at, size_t most) {
+  Expected& expected = at->second;
+  const Group& group = groups_[expected.group];
+  const bool alive = group.expected && group.epoch == expected.epoch;
+  const size_t count = std::min(most, expected.keys.size());
+  for (size_t i = 0; i < count; ++i) {
+    if (alive) (void)index_.remove(*group.expected, expected.keys.back());
+    expected.keys.pop_back();
+  }
+  expected_blocks_ -= count;
+  if (expected.keys.empty()) expected_.erase(at);
+  return count;
+}
+
 void PrefixHolders::expire(TimePoint now, size_t most) {
-  for (size_t i = 0; i < most && !expectations_.empty(); ++i) {
-    const Expectation& first = expectations_.front();
-    if (first.until > now) return;
-    const Group& group = groups_[first.group];
-    if (group.expected && group.epoch == first.epoch)
-      (void)index_.remove(*group.expected, first.key);
-    expectations_.pop_front();
+  while (most > 0 && !endings_.empty() && endings_.front().at <= now) {
+    const auto at = expected_.find(endings_.front().expectation);
+    if (at == expected_.end()) {
+      endings_.pop_front();
+      --most;
+    } else {
+      most -= take_back(at, most);
+    }
   }
 }
 
@@ -317,7 +357,7 @@ void PrefixHolders::tend(TimePoint now) {
     const std::lock_guard lock(mutex_);
     turn_beliefs(now);
     expire(now, kPortion);
-    more = index_.sweep(kPortion) || (!expectations_.empty() && expectations_.front().until <= now);
+    more = index_.sweep(kPortion) || (!endings_.empty() && endings_.front().at <= now);
   }
 }
 
@@ -351,8 +391,8 @@ PrefixHolders::Counts PrefixHolders::counts() const {
   Counts counts = counts_;
   counts.blocks = index_.blocks();
   counts.entries = index_.entries();
-  counts.bytes = index_.bytes() + expectations_.size() * sizeof(Expectation);
-  counts.expected = expectations_.size();
+  counts.bytes = index_.bytes() + expected_bytes();
+  counts.expected = expected_blocks_;
   counts.evictions = index_.evictions();
   return counts;
 }

@@ -2,7 +2,8 @@
 // a truth: a wrong one costs a recomputation, never a wrong answer. Three sources, one index:
 //
 //  * events: what a worker's publisher told, until it tells otherwise;
-//  * expectations: what was just sent there, for a while: an event confirms it, or an answer;
+//  * expectations: what was sent there, until it is computed and a moment longer: an event
+//    confirms it, or an answer;
 //  * beliefs: of a worker without events what it answered, until nobody asked for it for long.
 //
 // Thread-safe behind one lock that is held for microseconds: all is applied in small portions, and
@@ -31,11 +32,6 @@ namespace tandem::router {
 
 // Events tell of a block so long after it was computed, at the latest.
 inline constexpr Duration kEventTime = std::chrono::seconds(2);
-// How long a prompt that was sent somewhere is expected to be held there, before anything tells of
-// it: beyond the seconds that the policy expects it to cost.
-inline Duration expected_time(double seconds) {
-  return kEventTime + from_seconds(std::clamp(seconds, 0.0, 60.0));
-}
 
 struct HolderOptions {
   size_t max_bytes = size_t{256} << 20;  // of all; an eighth is for expectations
@@ -85,10 +81,17 @@ class PrefixHolders {
   // Those of all workers of the model, ascending; also while none is there.
   std::vector<int32_t> block_sizes(const std::string& model) const;
 
-  // That rank of the worker is about to hold these blocks, a chain from its root: they count for
-  // `time`. `held`: leading ones that are known already.
-  void expect(Worker worker, int32_t rank, std::span<const BlockKey> chain, size_t held,
-              Duration time, TimePoint now);
+  // A prompt that waits may wait for long, so an expectation has no time of its own: who made it
+  // tells when it is over.
+  using Expectation = uint64_t;  // never zero
+  Expectation new_expectation() { return ++last_expectation_; }
+  // That rank of the worker is about to hold these blocks, a chain from its root: they count until
+  // settle(). `held`: leading ones that are known already. Of one expectation, all chains are of
+  // one rank. When all of them need too much memory the oldest goes.
+  void expect(Expectation expectation, Worker worker, int32_t rank, std::span<const BlockKey> chain,
+              size_t held, TimePoint now);
+  // The prompt was computed, and counts for `time` more; or it will not be (zero).
+  void settle(Expectation expectation, Duration time, TimePoint now);
   // It holds them, and no event will tell of it.
   void believe(Worker worker, int32_t rank, std::span<const BlockKey> chain, TimePoint now);
   // In no order; who holds nothing is left out.
@@ -136,11 +139,14 @@ class PrefixHolders {
     int32_t block_tokens = 0;
     std::map<std::pair<uint32_t, int32_t>, Cache> caches;  // by stream, rank
   };
-  struct Expectation {
-    TimePoint until;
-    BlockKey key;
-    uint32_t group;
-    uint32_t epoch;
+  struct Expected {
+    std::vector<BlockKey> keys;
+    uint32_t group = 0;
+    uint32_t epoch = 0;
+  };
+  struct Ending {
+    TimePoint at;
+    Expectation expectation;
   };
 
   Known& known(Worker worker);
@@ -157,17 +163,24 @@ class PrefixHolders {
   void put(LaneId lane, uint64_t name, BlockKey key);
   void store(Worker worker, uint32_t stream, int32_t rank, const protocol::BlockStored& event);
   void remove(Worker worker, uint32_t stream, int32_t rank, const protocol::BlockRemoved& event);
+  size_t expected_bytes() const;
+  // Up to so many blocks of an expectation, its last ones first: returns how many. Erases it when
+  // none is left.
+  size_t take_back(std::map<Expectation, Expected>::iterator at, size_t most);
   void expire(TimePoint now, size_t most);
 
   HolderOptions options_;
-  size_t max_expected_;  // blocks that have still to be confirmed
+  size_t max_expected_;  // bytes of what has still to be confirmed
+  std::atomic<Expectation> last_expectation_ = 0;
   PrefixHasher hasher_;
   std::atomic<int> looking_ = 0;  // threads that wait to look something up
   mutable std::mutex mutex_;      // everything below
   BlockIndex index_;
   std::vector<std::unique_ptr<Known>> workers_;
-  std::vector<Group> groups_;                                // by the index's numbers
-  std::deque<Expectation> expectations_;                     // about in the order of their ends
+  std::vector<Group> groups_;                 // by the index's numbers
+  std::map<Expectation, Expected> expected_;  // the oldest first
+  std::deque<Ending> endings_;                // about in order
+  size_t expected_blocks_ = 0;
   std::map<std::string, std::vector<int32_t>> block_sizes_;  // by model
   TimePoint turned_{};                                       // when beliefs grew old
   Counts counts_;

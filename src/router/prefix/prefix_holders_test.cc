@@ -128,7 +128,7 @@ TEST_F(Holders, WhatARankHoldsIsFoundAsThatRanks) {
   EXPECT_EQ(of(1, 0), 4);
   EXPECT_EQ(of(1, 1), 16);
   // What is expected of a rank goes on from what that rank holds.
-  holders.expect(1, 0, prompt.keys, 1, std::chrono::seconds(2), kStart);
+  holders.expect(holders.new_expectation(), 1, 0, prompt.keys, 1, kStart);
   EXPECT_EQ(of(1, 0), 16);
   holders.reset(1, 7);
   EXPECT_EQ(of(1, 1), 0);
@@ -192,30 +192,53 @@ TEST_F(Holders, SaltsAndAdaptersAreOtherPrefixes) {
   EXPECT_EQ(held(keys(text, "french", "tenant")), (std::vector<int32_t>{0, 0, 0}));
 }
 
-TEST_F(Holders, AnExpectationHoldsUntilItIsConfirmedOrExpires) {
+TEST_F(Holders, AnExpectationHoldsUntilItsPromptIsComputedAndAMomentLonger) {
   const auto text = tokens(1, 6);
   const PromptKeys prompt = keys(text);
   tell(0, {stored({1, 2}, std::span(text).first(8))});
-  holders.expect(0, 0, prompt.keys, 2, std::chrono::seconds(2), kStart);
+  const auto first = holders.new_expectation();
+  holders.expect(first, 0, 0, prompt.keys, 2, kStart);
   EXPECT_EQ(held(prompt)[0], 24);
   EXPECT_EQ(holders.counts().expected, 4U);
+  // However long it waits.
+  const TimePoint computed = kStart + std::chrono::hours(1);
+  holders.tend(computed);
+  EXPECT_EQ(held(prompt, computed)[0], 24);
+  holders.settle(first, std::chrono::seconds(2), computed);
   tell(0, {stored({3, 4}, std::span(text).subspan(8, 8), 2)});
-  const TimePoint later = kStart + std::chrono::seconds(3);
+  EXPECT_EQ(held(prompt, computed + std::chrono::seconds(1))[0], 24);
+  const TimePoint later = computed + std::chrono::seconds(3);
   EXPECT_EQ(held(prompt, later)[0], 16) << "what came stays, what did not goes";
   EXPECT_EQ(holders.counts().expected, 0U);
-  // Expected twice: until the later moment.
-  holders.expect(0, 0, prompt.keys, 4, std::chrono::seconds(2), later);
-  holders.expect(0, 0, prompt.keys, 4, std::chrono::seconds(5), later);
-  EXPECT_EQ(held(prompt, later + std::chrono::seconds(3))[0], 24);
-  EXPECT_EQ(held(prompt, later + std::chrono::seconds(6))[0], 16);
+}
+
+TEST_F(Holders, ExpectationsOfOnePromptEndOnTheirOwn) {
+  const PromptKeys prompt = keys(tokens(1, 200));
+  const PromptKeys head{kBlock, {prompt.keys.begin(), prompt.keys.begin() + 3}};
+  const auto first = holders.new_expectation();
+  const auto second = holders.new_expectation();
+  holders.expect(first, 0, 0, prompt.keys, 0, kStart);
+  holders.expect(second, 0, 0, head.keys, 0, kStart);
+  holders.settle(first, Duration::zero(), kStart);  // it failed
+  holders.tend(kStart);
+  EXPECT_EQ(held(prompt)[0], 12) << "the other one's";
+  EXPECT_EQ(holders.counts().expected, 3U);
+  holders.forget(0);
+  holders.expect(holders.new_expectation(), 0, 0, prompt.keys, 0, kStart);
+  holders.settle(second, Duration::zero(), kStart);
+  holders.tend(kStart);
+  EXPECT_EQ(held(prompt)[0], 800) << "what came before it was forgotten takes nothing back";
+  EXPECT_EQ(holders.counts().expected, 200U);
 }
 
 TEST_F(Holders, AWorkerWithoutEventsIsBelievedWhatItAnsweredUntilNobodyAsksForItAnyMore) {
   const PromptKeys prompt = keys(tokens(1, 6));
   const PromptKeys other = keys(tokens(2, 6));
   const TimePoint begin = kStart + std::chrono::hours(1);
-  holders.expect(2, 0, prompt.keys, 0, std::chrono::seconds(2), begin);
+  const auto expected = holders.new_expectation();
+  holders.expect(expected, 2, 0, prompt.keys, 0, begin);
   EXPECT_EQ(held(prompt, begin)[2], 24);
+  holders.settle(expected, std::chrono::seconds(2), begin);
   EXPECT_EQ(held(prompt, begin + std::chrono::seconds(3))[2], 0) << "no answer came";
   holders.believe(2, 0, prompt.keys, begin);
   holders.believe(2, 0, other.keys, begin);
@@ -243,7 +266,7 @@ TEST_F(Holders, AllOfItStaysWithinItsBytes) {
   for (int i = 0; i < 300; ++i) {
     const auto ids = tokens(i, 200);
     const auto chain = PrefixHasher::of_tokens(root, ids, kBlock);
-    small.expect(0, 0, chain, 0, std::chrono::hours(1), kStart);
+    small.expect(small.new_expectation(), 0, 0, chain, 0, kStart);
     small.believe(1, 0, chain, kStart);
     KvEventBatch batch;
     std::vector<uint64_t> names(200);
@@ -264,7 +287,7 @@ TEST_F(Holders, ForgettingAWorkerForgetsNobodyElse) {
   const PromptKeys prompt = keys(text);
   tell(0, {stored({1, 2, 3, 4}, text)}, {}, 0);
   tell(1, {stored({1, 2, 3, 4}, text)}, {}, 3);
-  holders.expect(0, 0, prompt.keys, 0, std::chrono::seconds(9), kStart);
+  holders.expect(holders.new_expectation(), 0, 0, prompt.keys, 0, kStart);
   holders.forget(0);
   EXPECT_EQ(held(prompt), (std::vector<int32_t>{0, 16, 0}));
   holders.reset(1, 0);
