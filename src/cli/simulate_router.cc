@@ -34,8 +34,6 @@ constexpr Constant kConstants[] = {
     {"spread_weight", &router::PolicyOptions::spread_weight},
     {"decode_weight", &router::PolicyOptions::decode_weight},
     {"pressure_seconds", &router::PolicyOptions::pressure_seconds},
-    {"waiting_weight", &router::PolicyOptions::waiting_weight},
-    {"full_seconds", &router::PolicyOptions::full_seconds},
     {"bounded_load", &router::PolicyOptions::bounded_load},
     {"bounded_recent", &router::PolicyOptions::bounded_recent},
     {"crowding", &router::PolicyOptions::crowding},

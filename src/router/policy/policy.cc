@@ -52,9 +52,7 @@ class Costs {
     // Where a hot prefix has gathered too many, its copy elsewhere is worth its price.
     const double priced = pool_.is_hot(worker) ? pool_.request().prompt_tokens / pool_.mean_rate()
                                                : work(worker, pool_.mean_rate());
-    const double price = options_.work_weight +
-                         options_.waiting_weight * pool_.mean_running(worker) +
-                         options_.spread_weight * pool_.surplus(worker);
+    const double price = options_.work_weight + options_.spread_weight * pool_.surplus(worker);
     return static_cast<double>(worker.queued_tokens) / rate(worker) + work(worker, rate(worker)) +
            priced * price + pressure(worker);
   }
@@ -99,10 +97,8 @@ class Costs {
     if (worker.capacity_tokens <= 0) return 0;
     const double wanted = static_cast<double>(worker.held_tokens) + pool_.request().prompt_tokens +
                           pool_.request().expected_output;
-    const double wanted_share = wanted / static_cast<double>(worker.capacity_tokens);
-    const double share = std::min(wanted_share, 0.99);
-    return options_.pressure_seconds * share / (1 - share) +
-           options_.full_seconds * std::max(wanted_share - 1, 0.0);
+    const double share = std::min(wanted / static_cast<double>(worker.capacity_tokens), 0.99);
+    return options_.pressure_seconds * share / (1 - share);
   }
 
   const PoolView& pool_;

@@ -32,7 +32,6 @@ class PoolView {
     for (size_t role = 0; role < count.size(); ++role) {
       const auto workers_of_role = static_cast<double>(std::max<int64_t>(count[role], 1));
       const double mean = static_cast<double>(running[role] + 1) / workers_of_role;
-      mean_running_[role] = static_cast<double>(running[role]) / workers_of_role;
       most_running_[role] = std::ceil(options_.bounded_load * mean);
       hot_running_[role] = options_.hot_factor * mean + options_.hot_requests;
       mean_recent_[role] = most_recent_[role] / workers_of_role;
@@ -72,10 +71,6 @@ class PoolView {
     const double mean = mean_recent_[static_cast<size_t>(worker.role)];
     return std::min((worker.recent_tokens - mean) / (mean + options_.recent_slack), 10.0);
   }
-  // Requests in flight, of its role.
-  double mean_running(const WorkerSnapshot& worker) const {
-    return mean_running_[static_cast<size_t>(worker.role)];
-  }
   // Affinity may bring more to it.
   bool within_bound(const WorkerSnapshot& worker) const {
     const auto role = static_cast<size_t>(worker.role);
@@ -95,8 +90,7 @@ class PoolView {
   const PlacementRequest& request_;
   const PolicyOptions& options_;
   size_t groups_ = 0;
-  std::array<double, 3> mean_running_{};  // by role
-  std::array<double, 3> most_running_{};
+  std::array<double, 3> most_running_{};  // by role
   std::array<double, 3> hot_running_{};
   std::array<double, 3> mean_recent_{};
   std::array<double, 3> most_recent_{};
