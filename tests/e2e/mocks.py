@@ -115,6 +115,7 @@ class Fleet:
     def __init__(self, binary, directory, kind, prefill=2, decode=2, mock_options=(), router_options=(), name=None, ranks=1):
         self.kind = KINDS[kind]
         name = name or kind
+        ranks = 1 if self.kind.dialect == "trtllm" else ranks  # its servers choose theirs themselves
         if ranks > 1:
             mock_options = (*mock_options, "--dp-size", ranks)
         pools = ["--prefill", prefill, "--decode", decode] if self.kind.pair else ["--unified", prefill + decode]

@@ -168,19 +168,20 @@ def measured(binary, directory, policy, requests, engine):
 
 @pytest.mark.full
 @pytest.mark.skipif(SLOW > 1, reason="compares times")
-@pytest.mark.parametrize("policy", ["auto", "round_robin", "cache"])
-def test_the_simulator_says_what_the_router_over_mocks_measures(binary, tmp_path, policy):
+@pytest.mark.parametrize("policy,rate", [("auto", 1200), ("round_robin", 1600), ("cache", 1600)])
+def test_the_simulator_says_what_the_router_over_mocks_measures(binary, tmp_path, policy, rate):
     """Within ten per cent: mean and 90th percentile of the time to the first token, and the hit rate.
 
     Who gets a request depends on what was placed a moment before, so two runs of one trace whose requests came 30 ms earlier or later differ by
-    as much as ten per cent (`--jitter` shows it; what the workers are called changes nothing). So the simulator is told when they came.
+    as much as ten per cent (`--jitter` shows it; what the workers are called changes nothing). So the simulator is told when they came, and each policy is
+    measured where its runs differ least.
     """
     requests = make_requests(16, 16)
-    came, seen = measured(binary, tmp_path, policy, requests, ("--prefill-rate", 1600, "--step", "5ms", "--cache-tokens", 1 << 20))
+    came, seen = measured(binary, tmp_path, policy, requests, ("--prefill-rate", rate, "--step", "5ms", "--cache-tokens", 1 << 20))
     late = max(at - each["at"] for at, each in zip(came, requests))
     write_trace(tmp_path / "trace.jsonl", sorted(({**each, "at": at} for at, each in zip(came, requests)), key=lambda each: each["at"]))
     foretold = simulated(binary, tmp_path / "trace.jsonl", policy,
-                         ("--prefill-rate", 1600, "--step", "5ms", "--kv-tokens", 1 << 20))
+                         ("--prefill-rate", rate, "--step", "5ms", "--kv-tokens", 1 << 20))
     print(f"{policy}: " + ", ".join(f"{name} {foretold[name]:.3f} foretold, {seen[name]:.3f} measured" for name in seen) + f", up to {late * 1e3:.0f} ms late")
     for name, value in seen.items():
         assert abs(foretold[name] - value) <= 0.1 * value, (name, foretold, seen)
