@@ -22,7 +22,7 @@ struct ServedModel {
   int64_t context_length = 0;  // 0: unknown
   std::string lineage;
   int32_t block_tokens = 16;
-  std::shared_ptr<const text::Tokenizer> tokenizer;   // null: another engine's model
+  std::shared_ptr<const text::Tokenizer> tokenizer;         // null: another engine's model
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
   std::vector<std::string> adapters;
   const Connector* connector = nullptr;  // its workers' row; one kind at a time
