@@ -60,10 +60,10 @@ bool wait_awake(Ready&& ready) {
   }
 }
 
-// The CPUs that this process may use if they are `count`, else none.
+// The CPUs that this process may use if binding is wished and they are `count`, else none.
 std::vector<int> cpus_for(int count) {
   const char* wish = std::getenv("TANDEM_PIN");
-  if (wish != nullptr && std::string_view(wish) == "off") return {};
+  if (wish == nullptr || std::string_view(wish) != "on") return {};
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return {};
   std::vector<int> cpus;

@@ -11,9 +11,9 @@
 // core to others, then sleep in the kernel, so an idle worker costs nothing. With one thread
 // everything is a plain call.
 //
-// Threads that are as many as the CPUs this process may run on stay on one each; fewer leave the
-// choice to the system, which knows what else runs. `TANDEM_PIN=off` in the environment leaves it
-// to the system always.
+// The system chooses where threads run. With `TANDEM_PIN=on` in the environment, for a machine that
+// does nothing else, those that are as many as the CPUs this process may use stay on one each:
+// beside one other busy process that halves a decode step's rate.
 //
 // Calls come from one thread at a time, never from inside themselves. Functions must not throw.
 #pragma once
