@@ -41,16 +41,6 @@ void BodyPieces::append_slice(const std::shared_ptr<const std::string>& whole, s
   pieces_.push_back({whole, begin, end, {}});
 }
 
-void BodyPieces::append_pieces(const BodyPieces& other) {
-  for (const Piece& piece : other.pieces_) {
-    if (piece.shared != nullptr) {
-      append_slice(piece.shared, piece.begin, piece.end);
-    } else {
-      append_text(piece.own);
-    }
-  }
-}
-
 std::vector<std::string_view> BodyPieces::views() const {
   std::vector<std::string_view> views;
   views.reserve(pieces_.size());

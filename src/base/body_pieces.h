@@ -26,7 +26,6 @@ class BodyPieces {
   // Bytes [begin, end) of `whole`, which stays alive as long as any copy needs it and must not
   // change. Short ones are copied.
   void append_slice(const std::shared_ptr<const std::string>& whole, size_t begin, size_t end);
-  void append_pieces(const BodyPieces& other);
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

@@ -32,6 +32,10 @@ class Block {
                 _mm256_cmpeq_epi8(_mm256_shuffle_epi8(table, high_), high_)) |
            equals('r');
   }
+  uint64_t hex() const {
+    const Block letters = lower();
+    return (below('9' + 1) & ~below('0')) | (letters.below('f' + 1) & ~letters.below('a'));
+  }
   Block lower() const {
     const __m256i bit = _mm256_set1_epi8(0x20);
     return {_mm256_or_si256(low_, bit), _mm256_or_si256(high_, bit)};

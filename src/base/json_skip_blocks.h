@@ -2,10 +2,12 @@
 // once. A Block says for which of its bytes something holds, as the bits of a word:
 //   explicit Block(const char*);  uint64_t equals(char);  uint64_t below(char) (unsigned);
 //   uint64_t simple() (may follow a backslash alone, but for the quote);  Block lower() (bit 5 set)
+//   uint64_t hex()
 //
-// A string costs three masks a block, one with escapes some ten more, however many they are; only
-// surrogate pairs are looked at one by one. The integers cost five masks; text that is not plain
-// lists of them is left to the scanner, which knows what to say.
+// A string costs three masks a block, one with escapes some six more, however many they are; only
+// surrogate pairs are looked at one by one. The step is always a whole block, so that the next can
+// be read before this one is understood: what runs over its end is carried along. The integers cost
+// five masks; text that is not plain lists of them is left to the scanner, which knows what to say.
 // Builtins instead of <bit>: an inline function of the library, compiled here for a wide
 // instruction set, could be the copy that the linker keeps for everybody.
 #pragma once
@@ -23,33 +25,34 @@ constexpr std::ptrdiff_t kBlock = 64;
 // Bits below the lowest one of `mask`; all of them when there is none.
 inline uint64_t before(uint64_t mask) { return mask == 0 ? ~uint64_t{0} : (mask & (0 - mask)) - 1; }
 
-// What the backslashes of a block do.
-struct Escapes {
-  uint64_t targets = 0;         // bytes behind an odd run of backslashes: an escape's second
-  std::ptrdiff_t cut = kBlock;  // what begins here is for the next block, where it lies whole
-};
-
-inline Escapes find_escapes(uint64_t slashes) {
+// The bytes behind an odd run of backslashes: an escape's second. `escaped`: the block's first byte
+// is one; afterwards, whether the next block's first is. A carry runs through each run of
+// backslashes and comes out behind it.
+inline uint64_t escape_targets(uint64_t slashes, uint64_t& escaped) {
   constexpr uint64_t kEven = 0x5555555555555555ULL;
-  constexpr std::ptrdiff_t kLast = kBlock - 5;  // the last target whose four digits are here too
-  Escapes found;
-  const uint64_t starts = slashes & ~(slashes << 1);
-  // A carry runs through each run of backslashes and comes out behind it.
-  const uint64_t behind_even = (slashes + (starts & kEven)) & ~slashes;
-  const uint64_t behind_odd = (slashes + (starts & ~kEven)) & ~slashes;
-  found.targets = (behind_even & ~kEven) | (behind_odd & kEven);
-  if (const uint64_t late = found.targets >> (kLast + 1); late != 0)
-    found.cut = kLast + __builtin_ctzll(late);
-  // A run that reaches the end is cut off whole; if it is the whole block, it is pairs.
-  if (slashes >> 63 != 0 && ~slashes != 0) {
-    const std::ptrdiff_t run = kBlock - __builtin_clzll(~slashes);
-    if (run < found.cut) found.cut = run;
-  }
-  return found;
+  const uint64_t runs = slashes & ~escaped;
+  const uint64_t starts = runs & ~(runs << 1);
+  unsigned long long odd = 0;
+  const bool out = __builtin_uaddll_overflow(runs, starts & ~kEven, &odd);
+  const uint64_t behind_even = (runs + (starts & kEven)) & ~runs;
+  const uint64_t behind_odd = odd & ~runs;
+  const uint64_t targets = (behind_even & ~kEven) | (behind_odd & kEven) | escaped;
+  escaped = out ? 1 : 0;
+  return targets;
 }
+
+// What a \u at a block's end leaves to the next block: which of its bytes are digits, and whether
+// the first is the first or the second of them, which say whether it is half a surrogate pair.
+struct Unit {
+  uint64_t digits = 0;
+  uint64_t first = 0;
+  uint64_t second = 0;
+};
 
 template <typename Block>
 const char* skip_string_blocks(const char* at, const char* end) {
+  uint64_t escaped = 0;
+  Unit unit;
   while (true) {
     alignas(kBlock) char tail[kBlock];
     const char* bytes = at;
@@ -64,34 +67,36 @@ const char* skip_string_blocks(const char* at, const char* end) {
     const uint64_t quotes = block.equals('"');
     const uint64_t slashes = block.equals('\\');
     const uint64_t control = block.below(0x20);
-    if (slashes == 0 || (quotes & before(slashes)) != 0) {
+    const bool plain = slashes == 0 || (quotes & before(slashes)) != 0;
+    if (plain && (escaped | unit.digits) == 0) {
       if ((control & before(quotes)) != 0) return nullptr;
       if (quotes != 0) return at + __builtin_ctzll(quotes) + 1;
       at += kBlock;
       continue;
     }
-    const Escapes escapes = find_escapes(slashes);
-    const uint64_t keep = escapes.cut == kBlock ? ~uint64_t{0} : (uint64_t{1} << escapes.cut) - 1;
-    const uint64_t ends = quotes & ~escapes.targets & keep;
-    const uint64_t inside = before(ends) & keep;
-    const uint64_t targets = escapes.targets & inside;
+    uint64_t targets = escape_targets(slashes, escaped);
+    const uint64_t ends = quotes & ~targets;
+    const uint64_t inside = before(ends);
+    targets &= inside;
     if ((control & inside) != 0) return nullptr;
-    if (const uint64_t units = targets & ~(block.simple() | quotes); units != 0) {
+    const uint64_t units = targets & ~(block.simple() | quotes);
+    if ((units | unit.digits) != 0) {
       if ((units & ~block.equals('u')) != 0) return nullptr;
-      const Block lower = block.lower();
-      const uint64_t hex =
-          (block.below('9' + 1) & ~block.below('0')) | (lower.below('f' + 1) & ~lower.below('a'));
-      const uint64_t digits = units << 1 | units << 2 | units << 3 | units << 4;
-      if ((digits & ~hex) != 0) return nullptr;
-      const uint64_t halves = (units << 1 & lower.equals('d')) << 1 & ~block.below('8');
+      const uint64_t digits = units << 1 | units << 2 | units << 3 | units << 4 | unit.digits;
+      if ((digits & ~block.hex()) != 0) return nullptr;
+      const uint64_t high = (units << 1 | unit.first) & block.lower().equals('d');
+      const uint64_t halves = (high << 1 | unit.second) & ~block.below('8');
+      unit = {units >> 63 | units >> 62 | units >> 61 | units >> 60, units >> 63, high >> 63};
       if (halves != 0) {
         at = skip_json_escape(at + __builtin_ctzll(halves) - 3, end);
         if (at == nullptr) return nullptr;
+        escaped = 0;
+        unit = {};
         continue;
       }
     }
     if (ends != 0) return at + __builtin_ctzll(ends) + 1;
-    at += escapes.cut;
+    at += kBlock;
   }
 }
 

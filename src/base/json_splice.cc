@@ -7,12 +7,10 @@ namespace tandem {
 
 namespace {
 
-void append_member(BodyPieces& out, std::string_view key, const BodyPieces& value) {
-  std::string name;
-  append_json_string(name, key);
-  name += ':';
-  out.append_text(name);
-  out.append_pieces(value);
+void append_member(std::string& out, std::string_view key, std::string_view value) {
+  append_json_string(out, key);
+  out += ':';
+  out += value;
 }
 
 Result<JsonScan> scan_object(std::string_view text) {
@@ -31,7 +29,7 @@ BodyPieces splice(const std::shared_ptr<const std::string>& whole,
   for (const TextEdit& edit : edits) {
     assert(edit.begin >= at && edit.end >= edit.begin && edit.end <= whole->size());
     out.append_slice(whole, at, edit.begin);
-    out.append_pieces(edit.text);
+    out.append_text(edit.text);
     at = edit.end;
   }
   out.append_slice(whole, at, whole->size());
@@ -47,7 +45,7 @@ std::string splice_text(std::string_view whole, const std::vector<TextEdit>& edi
   for (const TextEdit& edit : edits) {
     assert(edit.begin >= at && edit.end >= edit.begin && edit.end <= whole.size());
     out.append(whole.substr(at, edit.begin - at));
-    for (const std::string_view piece : edit.text.views()) out.append(piece);
+    out.append(edit.text);
     at = edit.end;
   }
   out.append(whole.substr(at));
@@ -70,7 +68,7 @@ JsonEdit::Change& JsonEdit::change(std::string_view key) {
   return changes_.back();
 }
 
-void JsonEdit::set(std::string_view key, BodyPieces value) {
+void JsonEdit::set(std::string_view key, std::string value) {
   Change& changed = change(key);
   changed.erased = false;
   changed.value = std::move(value);
@@ -88,11 +86,15 @@ void JsonEdit::add(std::vector<TextEdit> edits) {
   for (TextEdit& edit : edits) inner_.push_back(std::move(edit));
 }
 
-BodyPieces JsonEdit::added() const {
-  BodyPieces out;
+std::string JsonEdit::added() const {
+  constexpr size_t kMarks = 4;  // quotes, a colon, a comma
+  size_t size = 0;
+  for (const Change& change : changes_) size += change.key.size() + change.value.size() + kMarks;
+  std::string out;
+  out.reserve(size);
   for (const Change& change : changes_) {
     if (change.erased || has(change.key)) continue;
-    if (!out.empty()) out.append_text(",");
+    if (!out.empty()) out += ',';
     append_member(out, change.key, change.value);
   }
   return out;
@@ -111,8 +113,8 @@ std::vector<TextEdit> JsonEdit::edits() const {
 
   std::vector<TextEdit> out;
   out.reserve(members.size() + 1);
-  if (BodyPieces fresh = added(); !fresh.empty()) {
-    if (kept > 0) fresh.append_text(",");
+  if (std::string fresh = added(); !fresh.empty()) {
+    if (kept > 0) fresh += ',';
     out.push_back({offset_ + scan_.begin() + 1, offset_ + scan_.begin() + 1, std::move(fresh)});
   }
   for (size_t i = 0; i < kept; ++i) {
@@ -139,9 +141,9 @@ std::vector<TextEdit> JsonEdit::edits() const {
 Result<std::string> json_insert_member(std::string_view text, std::string_view key,
                                        std::string_view value) {
   TANDEM_TRY(scan, scan_object(text));
-  BodyPieces member;
+  std::string member;
   append_member(member, key, value);
-  if (!scan.members().empty()) member.append(",");
+  if (!scan.members().empty()) member += ',';
   return splice_text(text, {{scan.begin() + 1, scan.begin() + 1, std::move(member)}});
 }
 
@@ -156,7 +158,7 @@ Result<std::string> json_replace_member(std::string_view text, std::string_view 
                                         std::string_view value) {
   TANDEM_TRY(scan, scan_object(text));
   JsonEdit edit(scan);
-  edit.set(key, value);
+  edit.set(key, std::string(value));
   return splice_text(text, edit.edits());
 }
 

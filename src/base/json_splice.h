@@ -22,7 +22,7 @@ namespace tandem {
 struct TextEdit {
   size_t begin = 0;
   size_t end = 0;
-  BodyPieces text;
+  std::string text;
 };
 
 // The edits must be in order and apart (JsonEdit gives such). The long runs between them are shared
@@ -40,7 +40,7 @@ class JsonEdit {
   // outlive this.
   explicit JsonEdit(const JsonScan& scan, size_t offset = 0) : scan_(scan), offset_(offset) {}
 
-  void set(std::string_view key, BodyPieces value);
+  void set(std::string_view key, std::string value);
   void erase(std::string_view key);
   // Edits within a member's value, in the same text: those of another JsonEdit. They give way to
   // set() and erase() of the whole member.
@@ -53,11 +53,11 @@ class JsonEdit {
   struct Change {
     std::string key;
     bool erased = false;
-    BodyPieces value;
+    std::string value;
   };
   const Change* change_of(std::string_view key) const;
   Change& change(std::string_view key);
-  BodyPieces added() const;
+  std::string added() const;
 
   const JsonScan& scan_;
   size_t offset_;

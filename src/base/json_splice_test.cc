@@ -139,10 +139,8 @@ TEST(BodyPieces, LongRunsAreSharedShortOnesCopied) {
   EXPECT_EQ(views[1].data(), whole->data());
   EXPECT_EQ(views[2], "end}");
   EXPECT_EQ(pieces.size(), 100005U);
-  BodyPieces both(std::string("["));
-  both.append_pieces(pieces);
-  EXPECT_EQ(both.str(), "[" + pieces.str());
-  EXPECT_EQ(both.views()[1].data(), whole->data());
+  const BodyPieces copy = pieces;
+  EXPECT_EQ(copy.views()[1].data(), whole->data());
   EXPECT_TRUE(BodyPieces() == "");
   EXPECT_TRUE(BodyPieces("abc") == "abc");
 }

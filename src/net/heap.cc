@@ -1,5 +1,7 @@
 #include "net/heap.h"
 
+#include "net/block_cache.h"
+
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
@@ -13,7 +15,10 @@ constexpr int kMapAbove = 32 << 20;  // the most that glibc takes
 constexpr int kKeepFree = 512 << 20;
 constexpr int kGrowBy = 1 << 20;
 
-void give_back() { ::malloc_trim(static_cast<size_t>(kGrowBy)); }
+void give_back() {
+  BlockCache::give_back();
+  ::malloc_trim(static_cast<size_t>(kGrowBy));
+}
 #else
 void give_back() {}
 #endif

@@ -10,6 +10,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "net/block_cache.h"
 #include "net/event.h"
 #include "net/parked.h"
 #include "observe/log.h"
@@ -120,6 +121,7 @@ Reactor::~Reactor() {
 }
 
 void Reactor::run() {
+  const BlockCache kept;
   auto guard = asio::make_work_guard(context_);
   while (!context_.stopped()) {
     try {

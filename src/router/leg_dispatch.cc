@@ -141,7 +141,7 @@ net::asio::awaitable<void> RequestRun::run_release(std::shared_ptr<RequestRun> s
   std::erase(self->running_, leg);
 }
 
-BodyPieces RequestRun::tandem_envelope(LegPart part, uint32_t attempt) const {
+std::string RequestRun::tandem_envelope(LegPart part, uint32_t attempt) const {
   api::TandemEnvelope envelope;
   if (part != LegPart::kAlone) {
     envelope.leg =
@@ -157,16 +157,19 @@ BodyPieces RequestRun::tandem_envelope(LegPart part, uint32_t attempt) const {
   envelope.report_tokens = true;
   // The ids are spliced as text: a long prompt as a tree of values would cost more than the rest of
   // the request.
-  const auto with_ids = json_insert_member(api::envelope_to_json(envelope).dump(),
-                                           "prompt_token_ids", checked_.tandem->ids_json);
-  return with_ids ? BodyPieces(*with_ids) : BodyPieces();
+  return json_insert_member(api::envelope_to_json(envelope).dump(), "prompt_token_ids",
+                            checked_.tandem->ids_json)
+      .value_or(std::string());
 }
 
-LegValues RequestRun::leg_values(LegPart part, WorkerId worker, uint32_t attempt) const {
+// What this leg has besides what the attempt has; nothing: no more.
+std::optional<LegValues> RequestRun::own_values(LegPart part, WorkerId worker,
+                                                uint32_t attempt) const {
+  if (!checked_.tandem && core_->registry.ranks(worker) <= 1) return std::nullopt;
   LegValues values = values_;
   if (checked_.tandem) {
     values.tandem = tandem_envelope(part, attempt);
-  } else if (core_->registry.ranks(worker) > 1) {
+  } else {
     values.dp_rank = rank_of(part == LegPart::kPrefill ? Leg::kPrefill : Leg::kAnswer);
   }
   return values;
@@ -174,7 +177,8 @@ LegValues RequestRun::leg_values(LegPart part, WorkerId worker, uint32_t attempt
 
 Result<net::ClientRequest> RequestRun::leg_request(LegPart part, WorkerId worker,
                                                    uint32_t attempt) const {
-  const LegValues values = leg_values(part, worker, attempt);
+  const std::optional<LegValues> own = own_values(part, worker, attempt);
+  const LegValues& values = own ? *own : values_;
   TANDEM_TRY(body, make_leg_body(connector(), part, checked_.body, checked_.facts, values,
                                  harvest_ ? &*harvest_ : nullptr));
   const net::Url& url = core_->registry.url(worker);

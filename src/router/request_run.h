@@ -111,8 +111,8 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   void detach(uint32_t serial);
   void release();
   Result<net::ClientRequest> leg_request(LegPart part, WorkerId worker, uint32_t attempt) const;
-  LegValues leg_values(LegPart part, WorkerId worker, uint32_t attempt) const;
-  BodyPieces tandem_envelope(LegPart part, uint32_t attempt) const;
+  std::optional<LegValues> own_values(LegPart part, WorkerId worker, uint32_t attempt) const;
+  std::string tandem_envelope(LegPart part, uint32_t attempt) const;
   void abort_engine(const LegRun& leg) const;
   static net::asio::awaitable<void> run_leg(std::shared_ptr<RequestRun> self,
                                             std::shared_ptr<LegRun> leg);

@@ -325,8 +325,8 @@ void count(RouterCore& core, const net::RouteMatch<Route>& found, int status) {
   core.metrics.count_request(found.row != nullptr ? std::string(found.row->path) : "other", status);
 }
 
-std::optional<net::HttpRefusal> check_head(RouterCore& core, const net::HttpRequest& request) {
-  const auto found = match(core, request);
+std::optional<net::HttpRefusal> check_head(RouterCore& core, const net::HttpRequest& request,
+                                           const net::RouteMatch<Route>& found) {
   auto refused = refusal_of(core, request, found);
   if (!refused) return std::nullopt;
   refused->headers.set(kRequestId, request_id_of(request.headers));
@@ -336,13 +336,13 @@ std::optional<net::HttpRefusal> check_head(RouterCore& core, const net::HttpRequ
 
 awaitable<void> handle(std::shared_ptr<RouterCore> core, net::HttpRequest& request,
                        net::HttpResponder& plain_responder) {
-  if (auto refused = check_head(*core, request)) {
+  const auto found = match(*core, request);
+  if (auto refused = check_head(*core, request, found)) {
     co_await plain_responder.send(refused->status, std::move(refused->headers),
                                   std::move(refused->body));
     co_return;
   }
   IdentifiedResponder responder(plain_responder, request_id_of(request.headers));
-  const auto found = match(*core, request);
   count(*core, found, co_await found.row->handle(core, request, responder));
 }
 
@@ -383,7 +383,9 @@ net::HttpHandler Router::handler() {
 }
 
 net::HttpGate Router::gate() {
-  return [core = core_](const net::HttpRequest& request) { return check_head(*core, request); };
+  return [core = core_](const net::HttpRequest& request) {
+    return check_head(*core, request, match(*core, request));
+  };
 }
 
 std::vector<net::RouteHead> Router::routes() { return {kRoutes.begin(), kRoutes.end()}; }

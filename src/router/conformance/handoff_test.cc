@@ -82,7 +82,7 @@ Result<Harvest> harvested(const Connector& connector, const Pairing& pairing, co
   return harvest(connector, asked.api, reply.dump());
 }
 
-BodyPieces envelope(LegPart leg) {
+std::string envelope(LegPart leg) {
   return std::string(R"({"leg":")") + (leg == LegPart::kPrefill ? "prefill" : "decode") +
          R"(","handoff":{"id":"h-1","prefill_address":"mock:127.0.0.1:7001"}})";
 }

@@ -112,7 +112,7 @@ TEST(Connectors, Tandem) {
   EXPECT_TRUE(tandem.cut_in_flight);
   Legs legs("tandem", Api::kChat, kChatBody);
   EXPECT_FALSE(legs.try_make(LegPart::kPrefill));  // there is no leg without its envelope
-  legs.values.tandem = BodyPieces(R"({"leg":"prefill"})");
+  legs.values.tandem = R"({"leg":"prefill"})";
   EXPECT_EQ(legs.make(LegPart::kPrefill).text,
             R"({"tandem":{"leg":"prefill"},)" + std::string(kChatBody.substr(1)));
 }

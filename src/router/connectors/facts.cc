@@ -5,6 +5,9 @@
 // The state lies on the stack.
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>  // the same hashes by the best instructions that the machine has
+#endif
 
 #include "router/connectors/connector.h"
 

@@ -38,7 +38,7 @@ class Names {
  public:
   Names(const LegValues& values, const Harvest* harvest) : values_(values), harvest_(harvest) {}
 
-  std::optional<BodyPieces> json(std::string_view name) const {
+  std::optional<std::string> json(std::string_view name) const {
     if (name == "TANDEM") return given(values_.tandem);
     if (name == "ROOM") return rooms();
     if (name == "BOOTSTRAP_HOST") return for_each_room(string(values_.bootstrap_host));
@@ -75,70 +75,70 @@ class Names {
   }
 
   // The template with its names filled in; nothing when one is missing.
-  std::optional<BodyPieces> fill(std::string_view text) const {
-    BodyPieces out;
+  std::optional<std::string> fill(std::string_view text) const {
     if (!text.empty() && text[0] == '$' && name_length(text.substr(1)) + 1 == text.size())
       return json(text.substr(1));
+    std::string out;
     while (true) {
       const size_t mark = text.find('$');
-      out.append(std::string(text.substr(0, mark)));
+      out += text.substr(0, mark);
       if (mark == std::string_view::npos) return out;
       text.remove_prefix(mark + 1);
       const size_t length = name_length(text);
       const auto value = json(text.substr(0, length));
       if (!value) return std::nullopt;
-      out.append_pieces(*value);
+      out += *value;
       text.remove_prefix(length);
     }
   }
 
  private:
-  static std::optional<BodyPieces> side(const std::optional<SideAddress>& address,
-                                        std::string_view name) {
+  static std::optional<std::string> side(const std::optional<SideAddress>& address,
+                                         std::string_view name) {
     if (!address) return std::nullopt;
     if (name == "HOST") return string(address->host);
-    if (name == "HANDSHAKE_PORT") return BodyPieces(std::to_string(address->handshake_port));
-    if (name == "NOTIFY_PORT") return BodyPieces(std::to_string(address->notify_port));
-    if (name == "TP_SIZE") return BodyPieces(std::to_string(address->tp_size));
-    if (name == "DP_SIZE") return BodyPieces(std::to_string(address->dp_size));
-    if (name == "SIDE_RANK") return BodyPieces(std::to_string(address->dp_rank));
+    if (name == "HANDSHAKE_PORT") return std::to_string(address->handshake_port);
+    if (name == "NOTIFY_PORT") return std::to_string(address->notify_port);
+    if (name == "TP_SIZE") return std::to_string(address->tp_size);
+    if (name == "DP_SIZE") return std::to_string(address->dp_size);
+    if (name == "SIDE_RANK") return std::to_string(address->dp_rank);
     return std::nullopt;
   }
   // Of an object's text, what is between its braces; nothing when there is nothing.
-  static std::optional<BodyPieces> members(const std::string& object) {
+  static std::optional<std::string> members(const std::string& object) {
     const size_t begin = object.find('{');
     const size_t end = object.rfind('}');
     if (begin == std::string::npos || end == std::string::npos || end <= begin) return std::nullopt;
     std::string text = object.substr(begin + 1, end - begin - 1);
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) return std::nullopt;
-    return BodyPieces(std::move(text));
+    return text;
   }
-  static std::optional<BodyPieces> given(const BodyPieces& pieces) {
-    return pieces.empty() ? std::nullopt : std::optional(pieces);
+  static std::optional<std::string> given(const std::string& text) {
+    return text.empty() ? std::nullopt : std::optional(text);
   }
-  static std::optional<BodyPieces> string(const std::string& text) {
-    return text.empty() ? std::nullopt : std::optional<BodyPieces>(quoted(text));
+  static std::optional<std::string> string(const std::string& text) {
+    return text.empty() ? std::nullopt : std::optional<std::string>(quoted(text));
   }
   template <typename Number>
-  static std::optional<BodyPieces> number(const std::optional<Number>& value) {
-    return value ? std::optional<BodyPieces>(std::to_string(*value)) : std::nullopt;
+  static std::optional<std::string> number(const std::optional<Number>& value) {
+    return value ? std::optional<std::string>(std::to_string(*value)) : std::nullopt;
   }
 
-  std::optional<BodyPieces> rooms() const {
+  std::optional<std::string> rooms() const {
     if (values_.rooms.empty()) return std::nullopt;
-    if (values_.rooms.size() == 1) return BodyPieces(std::to_string(values_.rooms[0]));
+    if (values_.rooms.size() == 1) return std::to_string(values_.rooms[0]);
     std::string list;
     for (const int64_t room : values_.rooms)
       list += (list.empty() ? "[" : ",") + std::to_string(room);
-    return BodyPieces(list + "]");
+    return list + "]";
   }
 
   // A batch has arrays of one length.
-  std::optional<BodyPieces> for_each_room(std::optional<BodyPieces> value) const {
+  std::optional<std::string> for_each_room(std::optional<std::string> value) const {
     if (!value || values_.rooms.size() <= 1) return value;
     std::string list = "[";
-    for (size_t i = 0; i < values_.rooms.size(); ++i) list += (i == 0 ? "" : ",") + value->str();
-    return BodyPieces(list + "]");
+    for (size_t i = 0; i < values_.rooms.size(); ++i) list += (i == 0 ? "" : ",") + *value;
+    return list + "]";
   }
 
   const LegValues& values_;
@@ -158,7 +158,7 @@ class LegEditor {
   Status apply(std::span<const BodyEdit> edits) {
     for (const BodyEdit& edit : edits) {
       if ((edit.apis & api_bit(facts_.api)) == 0) continue;
-      std::optional<BodyPieces> value;
+      std::optional<std::string> value;
       if (edit.action != Action::kErase) {
         value = names_.fill(edit.value);
         if (!value && edit.needed) return missing(edit);
@@ -189,7 +189,7 @@ class LegEditor {
     std::string_view parent;
     std::string_view name;
     const BodyEdit* edit;
-    std::optional<BodyPieces> value;
+    std::optional<std::string> value;
   };
 
   static tl::unexpected<Error> missing(const BodyEdit& edit) {
@@ -201,7 +201,7 @@ class LegEditor {
   }
 
   static void change(JsonEdit& into, const JsonScan& scan, const BodyEdit& edit,
-                     std::string_view name, std::optional<BodyPieces> value) {
+                     std::string_view name, std::optional<std::string> value) {
     const JsonMemberSpan* const member = scan.find(name);
     const bool present = member != nullptr && member->kind != Kind::kNull;
     switch (edit.action) {
@@ -284,7 +284,7 @@ std::string abort_body(const Connector& connector, std::string_view rid) {
   LegValues values;
   values.rid = rid;
   const auto body = Names(values, nullptr).fill(connector.abort.body);
-  return body ? body->str() : std::string();
+  return body.value_or(std::string());
 }
 
 std::string identity_probe(const Connector& connector, std::string_view model) {

@@ -55,7 +55,7 @@ struct LegValues {
   // $PREFILL_... and $DECODE_... HOST, HANDSHAKE_PORT, NOTIFY_PORT, TP_SIZE, DP_SIZE, SIDE_RANK
   std::optional<SideAddress> prefill_side;
   std::optional<SideAddress> decode_side;
-  BodyPieces tandem;       // $TANDEM: the envelope of a Tandem worker
+  std::string tandem;      // $TANDEM: the envelope of a Tandem worker
   bool ask_usage = false;  // streams: ask for usage that the client did not ask for (hide it then)
 };
 

@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   values.identity = {"e", "h", "1", "1"};
   values.context_endpoint = "c";
   values.prefill_side = values.decode_side = SideAddress{.host = "::1"};
-  values.tandem = tandem::BodyPieces("{}");
+  values.tandem = "{}";
   values.ask_usage = true;
   got.params = "{\"a\":1}";
   got.prompt_token_ids = "[1]";

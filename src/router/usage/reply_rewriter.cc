@@ -1,5 +1,7 @@
 #include "router/usage/reply_rewriter.h"
 
+#include <algorithm>
+
 #include "router/usage/reply_editor.h"
 #include "router/usage/reply_words.h"
 
@@ -8,8 +10,8 @@ namespace tandem::router {
 namespace {
 
 size_t end_of_line(std::string_view text, size_t from) {
-  while (from < text.size() && text[from] != '\r' && text[from] != '\n') ++from;
-  return from;
+  const std::string_view line = text.substr(from, text.find('\n', from) - from);
+  return from + std::min(line.find('\r'), line.size());
 }
 
 bool holds(std::string_view json, std::string_view word) {

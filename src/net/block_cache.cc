@@ -1,0 +1,150 @@
+#include "net/block_cache.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
+    __has_feature(memory_sanitizer)
+#define TANDEM_SANITIZED 1
+#endif
+#endif
+#if defined(__GLIBC__) && defined(__x86_64__) && !defined(TANDEM_SANITIZED)
+#define TANDEM_KEEPS_BLOCKS 1
+#include <malloc.h>
+#endif
+
+namespace tandem::net {
+
+#if defined(TANDEM_KEEPS_BLOCKS)
+
+namespace {
+
+constexpr size_t kStep = 16;
+constexpr size_t kLeast = 24;  // what the smallest block of glibc holds; each further one 16 more
+constexpr size_t kSizes = (BlockCache::kLargestBlock - kLeast) / kStep + 1;
+
+struct Block {
+  Block* next;
+};
+
+class Blocks {
+ public:
+  void* take(size_t size) {
+    const size_t place = size <= kLeast ? 0 : (size - kLeast + kStep - 1) / kStep;
+    if (place >= kSizes || sizes_[place].first == nullptr) return nullptr;
+    Size& of_size = sizes_[place];
+    Block* const block = of_size.first;
+    of_size.first = block->next;
+    --of_size.count;
+    bytes_ -= kLeast + place * kStep;
+    return block;
+  }
+
+  bool keep(void* memory) {
+    const size_t usable = ::malloc_usable_size(memory);
+    const size_t place = (usable - kLeast) / kStep;
+    if (place >= kSizes || sizes_[place].count >= BlockCache::kMostOfASize) return false;
+    if (bytes_ > BlockCache::kMostBytes) give_back();
+    Size& of_size = sizes_[place];
+    of_size.first = new (memory) Block{of_size.first};
+    ++of_size.count;
+    bytes_ += kLeast + place * kStep;
+    return true;
+  }
+
+  void give_back() {
+    for (Size& of_size : sizes_) {
+      while (of_size.first != nullptr) {
+        Block* const block = of_size.first;
+        of_size.first = block->next;
+        std::free(block);
+      }
+      of_size.count = 0;
+    }
+    bytes_ = 0;
+  }
+
+  size_t bytes() const { return bytes_; }
+  int scopes = 0;
+
+ private:
+  struct Size {
+    Block* first = nullptr;
+    uint32_t count = 0;
+  };
+  Size sizes_[kSizes];
+  size_t bytes_ = 0;
+};
+
+constinit thread_local Blocks* thread_blocks = nullptr;
+
+}  // namespace
+
+// For the operators below.
+static void* take_block(size_t size) {
+  return thread_blocks == nullptr ? nullptr : thread_blocks->take(size);
+}
+
+static bool keep_block(void* memory) {
+  return thread_blocks != nullptr && memory != nullptr && thread_blocks->keep(memory);
+}
+
+BlockCache::BlockCache() {
+  if (thread_blocks == nullptr) {
+    void* const memory = std::malloc(sizeof(Blocks));
+    if (memory == nullptr) return;
+    thread_blocks = new (memory) Blocks;
+  }
+  ++thread_blocks->scopes;
+}
+
+BlockCache::~BlockCache() {
+  if (thread_blocks == nullptr || --thread_blocks->scopes > 0) return;
+  thread_blocks->give_back();
+  std::free(thread_blocks);
+  thread_blocks = nullptr;
+}
+
+void BlockCache::give_back() {
+  if (thread_blocks != nullptr) thread_blocks->give_back();
+}
+
+size_t BlockCache::kept_bytes() { return thread_blocks == nullptr ? 0 : thread_blocks->bytes(); }
+bool BlockCache::works() { return true; }
+
+#else
+
+BlockCache::BlockCache() = default;
+BlockCache::~BlockCache() = default;
+void BlockCache::give_back() {}
+size_t BlockCache::kept_bytes() { return 0; }
+bool BlockCache::works() { return false; }
+
+#endif
+
+}  // namespace tandem::net
+
+#if defined(TANDEM_KEEPS_BLOCKS)
+
+// Every block is malloc's own, so it does not matter who frees one that was taken here.
+// NOLINTBEGIN(misc-new-delete-overloads)
+void* operator new(size_t size) {
+  if (void* const kept = tandem::net::take_block(size)) return kept;
+  while (true) {
+    if (void* const made = std::malloc(size == 0 ? 1 : size)) return made;
+    const std::new_handler handler = std::get_new_handler();
+    if (handler == nullptr) throw std::bad_alloc();
+    handler();
+  }
+}
+
+void operator delete(void* memory) noexcept {
+  if (!tandem::net::keep_block(memory)) std::free(memory);
+}
+
+void operator delete(void* memory, size_t /*size*/) noexcept { operator delete(memory); }
+// NOLINTEND(misc-new-delete-overloads)
+
+#endif
