@@ -79,7 +79,8 @@ const char* skip_string_blocks(const char* at, const char* end) {
     const uint64_t inside = before(ends);
     targets &= inside;
     if ((control & inside) != 0) return nullptr;
-    const uint64_t units = targets & ~(block.simple() | quotes);
+    // (A backslash is a target where a run of them goes on from the block before.)
+    const uint64_t units = targets & ~(block.simple() | quotes | slashes);
     if ((units | unit.digits) != 0) {
       if ((units & ~block.equals('u')) != 0) return nullptr;
       const uint64_t digits = units << 1 | units << 2 | units << 3 | units << 4 | unit.digits;
