@@ -114,9 +114,12 @@ StepOutcome Executor::run(DeviceJob& job, JobTiming& timing, IntegrityReport& re
   }
   read_logits(job, outcome);
   if (!hidden_rows_.empty()) read_hidden(job, outcome);
-  auto& known = recent_.emplace_front();
+  // The oldest pass's list is used again.
+  if (recent_.size() < max_in_flight_) recent_.emplace_back();
+  std::ranges::rotate(recent_, recent_.end() - 1);
+  std::vector<Known>& known = recent_.front();
+  known.clear();
   for (const auto& sampled : outcome.sampled) known.push_back({sampled.sequence, sampled.token});
-  if (recent_.size() > max_in_flight_) recent_.pop_back();
   return outcome;
 }
 
@@ -161,6 +164,7 @@ std::span<float> Executor::logits_of(size_t row) {
 
 void Executor::read_logits(DeviceJob& job, StepOutcome& outcome) {
   size_t row = 0;
+  outcome.sampled.reserve(job.plan.sequences.size());
   for (size_t i = 0; i < job.plan.sequences.size(); ++i) {
     const protocol::StepSequence& sequence = job.plan.sequences[i];
     SequenceState* state = job.states[i].get();

@@ -135,7 +135,7 @@ class Executor {
   std::vector<kv::TagFault> faults_;
   // Refused by the last passes: later ones were planned before that was known.
   std::deque<std::vector<protocol::SequenceId>> refused_;
-  std::deque<std::vector<Known>> recent_;  // of the last passes, newest first
+  std::vector<std::vector<Known>> recent_;  // of the last passes, newest first
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<DeviceJob> queue_;

@@ -52,7 +52,9 @@ class Decoder final : public Model {
                .head_dim = spec_.config.head_dim,
                .scale = spec_.attention_scale,
                .softcap = spec_.attention_softcap},
-        attention_(options.max_rows, shape_) {}
+        attention_(
+            options.max_rows, shape_,
+            options.served_context > 0 ? options.served_context : spec_.config.context_length) {}
 
   const ModelConfig& config() const override { return spec_.config; }
   void bind_caller() override { executor_.threads().bind_caller(); }
@@ -65,7 +67,7 @@ class Decoder final : public Model {
     for (const Adapter& adapter : adapters_) weights += adapter.bytes;
     return {.weights = weights,
             .activations = buffers_.bytes() + executor_.scratch_bytes() +
-                           low_rank_scratch_.size() * sizeof(float)};
+                           attention_.partial_bytes() + low_rank_scratch_.size() * sizeof(float)};
   }
   ops::PageLayout page_layout(int32_t block_tokens) const override {
     return page_layout_of(spec_.config, groups_, kv_dtype_, block_tokens);
@@ -82,7 +84,7 @@ class Decoder final : public Model {
   Result<int32_t> load_adapter(const std::string& name, const std::string& path) override;
 
  private:
-  void prepare(const ops::ForwardBatch& batch);
+  void prepare(const ops::ForwardBatch& batch, const ops::PageLayout& layout);
   void attention_block(int32_t layer, const ops::ForwardBatch& batch,
                        const ops::PageArenaView& pages);
   void feed_forward_block(int32_t layer, int32_t rows);
@@ -120,7 +122,7 @@ Status Decoder::forward(const ops::ForwardBatch& batch, const ops::PageArenaView
                            logits.size()));
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   if (rows == 0) return {};
-  prepare(batch);
+  prepare(batch, pages.layout);
   ops::embed(executor_, *weights_.embedding, spec_.embedding_scale, batch.tokens, buffers_.x);
   Activations normed = with_rows(buffers_.normed, rows);
   normed.keep_values = weights_.forms.f32 || !adapter_rows_.empty();
@@ -140,7 +142,7 @@ Status Decoder::forward(const ops::ForwardBatch& batch, const ops::PageArenaView
   return {};
 }
 
-void Decoder::prepare(const ops::ForwardBatch& batch) {
+void Decoder::prepare(const ops::ForwardBatch& batch, const ops::PageLayout& layout) {
   adapter_rows_.clear();
   for (const ops::SequenceRows& sequence : batch.sequences) {
     for (int32_t i = 0; i < sequence.row_count; ++i)
@@ -158,7 +160,7 @@ void Decoder::prepare(const ops::ForwardBatch& batch) {
     ops::rope_angles(executor_, std::span(buffers_.positions).first(batch.tokens.size()),
                      spec_.ropes[i], buffers_.cos_sin[i]);
   }
-  attention_.plan(batch.sequences, executor_.threads().count());
+  attention_.plan(batch.sequences, layout, executor_.threads().count());
 }
 
 void Decoder::adapt(int32_t layer, Projection projection, const Activations& x, float* out,

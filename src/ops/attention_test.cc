@@ -94,8 +94,8 @@ class Fixture {
                          v_.begin() + (first + count) * kv_columns());
     finish_qkv(executor, shape(), {}, rows, q.data(), k.data(), v.data(), layer(), view_);
     std::vector<float> out(q.size());
-    AttentionPlan plan(count, shape());
-    plan.plan(rows, executor.threads().count());
+    AttentionPlan plan(count, shape(), tokens_);
+    plan.plan(rows, view_.layout, executor.threads().count());
     plan.run(executor, q.data(), out.data(), layer(), view_);
     return out;
   }

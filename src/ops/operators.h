@@ -181,11 +181,19 @@ void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
 // A tile is up to kTilePairs (row, query head) pairs of one sequence that share a KV head. Tiles
 // with more positions than a fair share of a thread are cut into ranges of whole spans, whose
 // results the last one to end merges in order: a result has the same bits however a tile was cut.
+// So it has when sequences whose leading pages are the same ones (prefixes out of the cache) have
+// the spans that lie in them read once for all of them (attention_sharing.cc).
 class AttentionPlan {
  public:
-  AttentionPlan(int32_t max_rows, const AttentionShape& shape);
+  // Room for at most `max_rows` rows at positions below `max_positions` (0: any). Where there is no
+  // memory, tiles are not cut.
+  AttentionPlan(int32_t max_rows, const AttentionShape& shape, int32_t max_positions = 0);
+  // What it may write to at once. It is taken from the system as it is first needed.
+  size_t partial_bytes() const { return partial_floats_ * sizeof(float); }
   // Keeps views of `sequences`. At most max_rows rows in all. `threads` is the executor's count.
-  void plan(std::span<const SequenceRows> sequences, int threads);
+  void plan(std::span<const SequenceRows> sequences, const PageLayout& layout, int threads);
+  // Spans of KV heads that run() reads: those that are shared count once for each tile.
+  int64_t planned_spans() const;
   // out[row][heads * head_dim] for every planned row. K and V of the rows must have been written.
   // Pages whose positions lie before every row's window are not touched.
   void run(const CpuExecutor& executor, const float* q, float* out, const AttentionLayer& layer,
@@ -197,30 +205,71 @@ class AttentionPlan {
     int32_t kv_head = 0;
     int32_t pair_begin = 0;
     int32_t pair_count = 0;
-    int32_t spans = 0;  // of kSpanTokens positions, from position 0 on
-    int32_t items = 1;
-    int32_t left = 0;     // items that run still
-    size_t partials = 0;  // where its spans' results start, with more than one item
-    // Widening and reading a value costs about two multiply-adds of a pair.
-    int64_t span_cost() const { return 2 + pair_count; }
+    int32_t first_span = 0;  // spans before are read by shared tiles
+    int32_t spans = 0;       // of kSpanTokens positions, from position 0 on
+    int32_t parts = 1;       // pieces of work that its result is made of
+    int32_t left = 0;        // of them, those that run still
+    bool in_parts = false;   // spans' results go to `partials`, to be merged
+    size_t partials = 0;     // where they start
+  };
+  // The tiles of several sequences for one KV head, for spans that lie in the same pages.
+  struct SharedTile {
+    int32_t kv_head = 0;
+    int32_t first_member = 0;  // members_[first_member .. first_member + member_count)
+    int32_t member_count = 0;
+    int32_t pair_count = 0;
+    int32_t first_span = 0;
+    int32_t end_span = 0;
   };
   struct Item {
     int32_t tile;
     int32_t first_span;
     int32_t end_span;
+    bool shared;
   };
-  // Fills tiles_ from sequences_; what all of them cost.
-  int64_t cut_tiles();
+  struct Candidate {  // a sequence that may share
+    int32_t sequence = 0;
+    int32_t spans = 0;  // that lie before all of its rows
+    int32_t same = 0;   // spans whose pages are those of the candidate before this one
+  };
+
+  int32_t pairs_of(int32_t sequence) const {
+    return sequences_[sequence].row_count * (shape_.heads / shape_.kv_heads);
+  }
+  // Widening and reading a value costs about two multiply-adds of a pair.
+  static int64_t cost_of(int32_t pairs, int32_t spans) { return int64_t{2 + pairs} * spans; }
+  size_t partials_of(const Tile& tile) const {
+    return static_cast<size_t>(tile.spans) * tile.pair_count * cpu::partial_floats(shape_.head_dim);
+  }
+  void cut_tiles();
+  bool take_partials(Tile& tile);
+  // Fills shared_ and the tiles' first spans.
+  void find_shared(const PageLayout& layout);
+  void find_candidates(const PageLayout& layout);
+  void share(int32_t begin, int32_t end, int32_t depth);
+  void share_spans(int32_t begin, int32_t end, int32_t first_span, int32_t end_span);
+  // Cuts spans [first, end) of a tile into items that each cost about `most`; how many.
+  int32_t add_items(int32_t tile, bool shared, int32_t pairs, int32_t first, int32_t end,
+                    int64_t most);
   cpu::AttentionTile describe(const Tile& tile, const float* q, float* out,
                               const AttentionLayer& layer, const PageArenaView& pages);
+  cpu::AttentionTile describe(const SharedTile& tile, const float* q, const AttentionLayer& layer,
+                              const PageArenaView& pages, std::span<cpu::SharedPair> pairs);
+  cpu::AttentionTile describe_pages(int32_t sequence, int32_t kv_head, const AttentionLayer& layer,
+                                    const PageArenaView& pages);
 
   AttentionShape shape_;
   std::span<const SequenceRows> sequences_;
   std::vector<Tile> tiles_;
+  std::vector<int32_t> first_tiles_;  // of each sequence; KV head by KV head when it has one each
+  std::vector<Candidate> candidates_;
+  std::vector<int32_t> members_;  // sequences
+  std::vector<SharedTile> shared_;
   std::vector<Item> items_;
-  // Grows to what the longest pass needs; tiles for which there is no room are not cut.
   static constexpr size_t kMostPartialBytes = size_t{32} << 20;
-  std::vector<float> partials_;
+  size_t partial_floats_ = 0;
+  size_t partials_used_ = 0;
+  AlignedBytes partials_;
 };
 
 // Whether the CPU kernels can use pages of this layout; says why not.

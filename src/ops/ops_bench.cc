@@ -123,7 +123,7 @@ void attention_bench(benchmark::State& state, KvDtype dtype) {
   std::vector<float> q(static_cast<size_t>(rows) * 9 * 64, 0.01F);
   std::vector<float> out(q.size());
   AttentionPlan plan(rows, shape);
-  plan.plan(sequence, 1);
+  plan.plan(sequence, pages.layout, 1);
   for (auto _ : state) {
     plan.run(executor, q.data(), out.data(), {}, pages);
     benchmark::DoNotOptimize(out.data());
@@ -135,6 +135,56 @@ void attention_bench(benchmark::State& state, KvDtype dtype) {
   state.counters["GB/s"] = benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsRate);
   state.counters["of_memory"] =
       benchmark::Counter(bytes / limits().memory_bytes, benchmark::Counter::kIsRate);
+  state.counters["GFLOP/s"] = benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsRate);
+  state.counters["of_compute"] =
+      benchmark::Counter(operations / limits().float_operations, benchmark::Counter::kIsRate);
+}
+
+// One layer of attention of state.range(0) sequences, one row each, whose first 4,096 tokens are
+// the same pages or, with `apart`, pages of their own; 64 tokens more each. Shapes as S's and T's.
+void shared_bench(benchmark::State& state, KvDtype dtype, bool apart) {
+  const auto count = static_cast<int32_t>(state.range(0));
+  const auto kv_heads = static_cast<int32_t>(state.range(1));
+  const auto group = static_cast<int32_t>(state.range(2));
+  constexpr int32_t kShared = 4096 / 16;
+  constexpr int32_t kOwn = 4;
+  const AttentionShape shape = {
+      .heads = kv_heads * group, .kv_heads = kv_heads, .head_dim = 64, .scale = 0.125F};
+  PageArenaView pages;
+  pages.layout = {.dtype = dtype,
+                  .layout_id = kCpuLayoutId,
+                  .layers = 1,
+                  .kv_heads = kv_heads,
+                  .head_dim = 64,
+                  .block_tokens = 16};
+  pages.stride = pages.layout.page_bytes();
+  pages.page_count = (apart ? count * kShared : kShared) + count * kOwn;
+  const AlignedBytes storage = allocate_aligned(pages.stride * pages.page_count);
+  pages.base = storage.get();
+  std::memset(storage.get(), 0x3C, pages.stride * pages.page_count);
+  std::vector<std::vector<int32_t>> tables;
+  std::vector<SequenceRows> sequences;
+  int32_t next = apart ? 0 : kShared;
+  for (int32_t i = 0; i < count; ++i) {
+    std::vector<int32_t> table(kShared + kOwn);
+    for (int32_t b = 0; b < kShared + kOwn; ++b) table[b] = b < kShared && !apart ? b : next++;
+    tables.push_back(std::move(table));
+    sequences.push_back({.first_row = i,
+                         .row_count = 1,
+                         .first_position = (kShared + kOwn) * 16 - 1,
+                         .pages = tables.back()});
+  }
+  const CpuExecutor executor = *CpuExecutor::create(kernels(), 1, 64);
+  std::vector<float> q(static_cast<size_t>(count) * shape.q_columns(), 0.01F);
+  std::vector<float> out(q.size());
+  AttentionPlan plan(count, shape);
+  for (auto _ : state) {
+    plan.plan(sequences, pages.layout, 1);
+    plan.run(executor, q.data(), out.data(), {}, pages);
+    benchmark::DoNotOptimize(out.data());
+  }
+  const double operations = 4.0 * 64 * shape.heads * count * (kShared + kOwn) * 16 *
+                            static_cast<double>(state.iterations());
   state.counters["GFLOP/s"] = benchmark::Counter(operations * 1e-9, benchmark::Counter::kIsRate);
   state.counters["of_compute"] =
       benchmark::Counter(operations / limits().float_operations, benchmark::Counter::kIsRate);
@@ -190,6 +240,18 @@ void register_all() {
         ->Args({256, 512})
         ->Args({256, 4096})
         ->MinTime(0.1);
+  }
+  for (const KvDtype dtype : {KvDtype::kBF16, KvDtype::kFp8Static}) {
+    for (const bool apart : {false, true}) {
+      const std::string name = std::string(apart ? "apart/" : "shared/") +
+                               std::string(kv_dtype_name(dtype)) + "/sequences/kv_heads/group";
+      benchmark::RegisterBenchmark(
+          name.c_str(), [=](benchmark::State& state) { shared_bench(state, dtype, apart); })
+          ->Args({8, 3, 3})
+          ->Args({16, 3, 3})
+          ->Args({16, 4, 8})
+          ->MinTime(0.1);
+    }
   }
   for (const auto& [from, to] : {std::pair{KvDtype::kBF16, KvDtype::kFp8Static},
                                  {KvDtype::kBF16, KvDtype::kFp8Inline},

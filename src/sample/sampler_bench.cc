@@ -51,13 +51,25 @@ void penalties_and_logprobs(benchmark::State& state) {
     benchmark::DoNotOptimize(sampler.sample(row, 2000, scratch));
   }
 }
-BENCHMARK(penalties_and_logprobs)->Arg(49152);
-BENCHMARK(min_p)->Arg(49152)->Arg(151936);
-BENCHMARK(typical)->Arg(49152)->Arg(151936);
-BENCHMARK(greedy)->Arg(49152)->Arg(151936);
-BENCHMARK(plain)->Arg(49152)->Arg(151936);
-BENCHMARK(top_k)->Arg(49152)->Arg(151936);
-BENCHMARK(top_p)->Arg(49152)->Arg(151936);
+// All of them, as a request with everything set.
+void all_filters(benchmark::State& state) {
+  run(state, {.temperature = 0.8F, .top_k = 64, .top_p = 0.95F, .min_p = 0.05F});
+}
+
+constexpr int64_t kSmolLm2 = 49152;
+constexpr int64_t kQwen = 151936;
+constexpr int64_t kGemma = 262144;
+void sizes(benchmark::internal::Benchmark* bench) {
+  for (const int64_t size : {kSmolLm2, kQwen, kGemma}) bench->Arg(size);
+}
+BENCHMARK(penalties_and_logprobs)->Arg(kSmolLm2)->Arg(kGemma);
+BENCHMARK(greedy)->Apply(sizes);
+BENCHMARK(plain)->Apply(sizes);
+BENCHMARK(top_k)->Apply(sizes);
+BENCHMARK(top_p)->Apply(sizes);
+BENCHMARK(min_p)->Apply(sizes);
+BENCHMARK(typical)->Apply(sizes);
+BENCHMARK(all_filters)->Apply(sizes);
 
 }  // namespace
 }  // namespace tandem::sample

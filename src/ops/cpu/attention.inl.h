@@ -81,6 +81,36 @@ void score_directly(const AttentionTile& t, const Scratch& s, const Span& span, 
   });
 }
 
+// Codes whose widening takes several operations are widened once for all pairs when these fill
+// several register tiles; the sums are the same, bit for bit.
+template <typename Element>
+bool widens_once(const AttentionTile& t) {
+  return sizeof(Element) == 1 && t.pair_count >= 2 * kMaxTileRows;
+}
+
+// Columns of keys, or vectors of dims of values, that a tile of the most rows takes.
+constexpr int kWidenedVectors = kMaxTileRows * 2 <= kTileVectors ? 2 : 1;
+
+// Scores of `kCount` columns from c on, widened into the panel.
+template <int kCount, typename Element>
+void score_widened(const AttentionTile& t, const Scratch& s, const Span& span, int32_t c) {
+  constexpr int32_t kStep = 64 / (16 * static_cast<int32_t>(sizeof(Element)));  // dims in a line
+  const auto stride = static_cast<size_t>(t.block_tokens);
+  for (int i = 0; i < kCount; ++i) {
+    const RawOf<Element>* keys = keys_at<Element>(t, span.begin + c + 16 * i);
+    const std::byte* ahead = ahead_of<Element>(t, span, c + 16 * i, true);
+    for (int32_t d = 0; d < t.head_dim; ++d) {
+      if (d % kStep == 0) ask_for(ahead + d * 16 * sizeof(Element));
+      store(s.panel + (d * kCount + i) * 16,
+            typename LoaderFor<Element>::Type{keys + d * stride, 0}(0));
+    }
+  }
+  for_row_tiles(t.pair_count, [&](int32_t row, auto rows) {
+    widened_score_tile<decltype(rows)::kValue, kCount>(s.panel, t.head_dim, s.turned + row * s.dim,
+                                                       s.scores + row * kSpanTokens + c);
+  });
+}
+
 // Scores of one column whose keys must be widened one by one.
 template <typename Element>
 void score_through_panel(const AttentionTile& t, const Scratch& s, const Span& span, int32_t c) {
@@ -106,9 +136,17 @@ void score_columns(const AttentionTile& t, const Scratch& s, const Span& span) {
     const auto* plane = reinterpret_cast<const Element*>(page_at(t, span.begin + c) + t.k_offset);
     return loadable<Element, kInline>(plane, static_cast<size_t>(t.head_dim) * t.block_tokens);
   };
+  const bool widened = widens_once<Element>(t);
+  // What the panel holds: [max(dim, kSpanTokens)][16].
+  const bool wide = kWidenedVectors == 2 && 2 * t.head_dim <= kSpanTokens;
   for (int32_t c = span.first; c < span.count; c += 16) {
     if (!direct(c)) {
       score_through_panel<Element>(t, s, span, c);
+    } else if (widened && !(wide && direct(c + 16))) {
+      score_widened<1, Element>(t, s, span, c);
+    } else if (widened) {
+      score_widened<kWidenedVectors, Element>(t, s, span, c);
+      c += 16;
     } else if (direct(c + 16)) {
       score_directly<2, Element>(t, s, span, c);
       c += 16;
@@ -204,6 +242,35 @@ void weigh_through_panel(const AttentionTile& t, const Scratch& s, const Span& s
   }
 }
 
+// Weighted values of dims [d, d + 16 * kCount), widened into the panel a part of the span at a
+// time.
+template <int kCount, typename Element>
+void weigh_widened(const AttentionTile& t, const Scratch& s, const ValueRun* runs, int32_t count,
+                   size_t d) {
+  constexpr int32_t kRuns = kColumns / kCount;  // at most sixteen tokens each, as many as fit
+  for (int32_t first = 0; first < count; first += kRuns) {
+    int32_t tokens = 0;
+    for (int32_t r = first; r < count && r < first + kRuns; ++r) {
+      const auto* values = reinterpret_cast<const RawOf<Element>*>(runs[r].values) + d;
+      const std::byte* ahead = runs[r].ahead + d * sizeof(Element);
+      for (int32_t i = 0; i < runs[r].count; ++i, ++tokens) {
+        ask_for(ahead);
+#pragma clang loop unroll(full)
+        for (int c = 0; c < kCount; ++c)
+          store(s.panel + (tokens * kCount + c) * 16,
+                typename LoaderFor<Element>::Type{values + 16 * c, 0}(0));
+        values += t.head_dim;
+        ahead += t.head_dim * sizeof(Element);
+      }
+    }
+    for_row_tiles(t.pair_count, [&](int32_t row, auto rows) {
+      widened_value_tile<decltype(rows)::kValue, kCount>(
+          s.panel, tokens, s.scores + row * kSpanTokens + runs[first].column, first == 0,
+          s.span + row * s.dim + d, s.dim);
+    });
+  }
+}
+
 // Vectors of dims in one tile of so many rows.
 constexpr int value_vectors(int rows) {
   return rows * 4 <= kTileVectors ? 4 : rows * 2 <= kTileVectors ? 2 : 1;
@@ -219,6 +286,14 @@ void weigh_values(const AttentionTile& t, const Scratch& s, const Span& span) {
   ValueRun runs[kColumns];
   const int32_t count = find_runs<Element, kInline>(t, span, runs);
   const size_t whole = count > 0 ? head_dim / 16 * 16 : 0;
+  if (whole > 0 && widens_once<Element>(t)) {
+    size_t d = 0;
+    for (; d + 16 * kWidenedVectors <= whole; d += 16 * kWidenedVectors)
+      weigh_widened<kWidenedVectors, Element>(t, s, runs, count, d);
+    for (; d < whole; d += 16) weigh_widened<1, Element>(t, s, runs, count, d);
+    if (whole < head_dim) weigh_through_panel<Element>(t, s, span, whole);
+    return;
+  }
   for_row_tiles(whole > 0 ? t.pair_count : 0, [&](int32_t row, auto rows) {
     constexpr int kRows = decltype(rows)::kValue;
     constexpr int kWide = value_vectors(kRows);
@@ -263,7 +338,7 @@ void attend(const AttentionTile& t) {
   const Scratch s = carve(t);
   load_queries(t, s, kFactor);
   Running running[kTilePairs];
-  if (t.partials == nullptr) {
+  if (!in_parts(t)) {
     for (int32_t i = 0; i < t.pair_count; ++i) {
       for (size_t d = 0; d < s.dim; d += 16) store(s.sum + i * s.dim + d, zero());
     }
@@ -278,7 +353,7 @@ void attend(const AttentionTile& t) {
       if (!sees(t, span, i)) continue;
       const float* values = s.span + i * s.dim;
       const Running found = {s.peak[i], s.total[i]};
-      if (t.partials == nullptr) {
+      if (!in_parts(t)) {
         merge(found, values, s.dim, running[i], s.sum + i * s.dim);
         continue;
       }
@@ -288,7 +363,7 @@ void attend(const AttentionTile& t) {
       for (size_t d = 0; d < s.dim; d += 16) store(partial + 16 + d, load(values + d));
     }
   }
-  if (t.partials != nullptr) return;
+  if (in_parts(t)) return;
   for (int32_t i = 0; i < t.pair_count; ++i)
     finish_pair(t, i, s.sum + i * s.dim, running[i].total, t.value_scale * kFactor);
 }

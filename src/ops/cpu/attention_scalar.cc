@@ -82,19 +82,30 @@ struct Pair {
   int32_t head;
   int32_t start;
   int32_t end;
-  float* out;
+  float* out = nullptr;  // a shared tile has none
 
   Pair(const AttentionTile& t, int32_t index)
       : row((t.pair_begin + index) / t.group),
         head(t.kv_head * t.group + (t.pair_begin + index) % t.group) {
     end = t.first_position + row + 1;
+    if (t.shared != nullptr) {
+      row = t.shared[index].row;
+      head = t.kv_head * t.group + t.shared[index].head;
+      end = t.shared[index].position + 1;
+    }
     start = std::max(t.window > 0 ? std::max(0, end - t.window) : 0, t.begin);
     end = std::min(end, t.end);
-    out = t.out + row * t.stride_out + static_cast<size_t>(head) * t.head_dim;
+    if (t.out != nullptr) out = t.out + row * t.stride_out + static_cast<size_t>(head) * t.head_dim;
   }
 };
 
+bool in_parts(const AttentionTile& t) { return t.partials != nullptr || t.shared != nullptr; }
+
 float* partial_at(const AttentionTile& t, int32_t first, int32_t index) {
+  if (t.shared != nullptr) {
+    return t.shared[index].partials +
+           static_cast<size_t>(first / kSpanTokens) * t.shared[index].partial_stride;
+  }
   return t.partials + static_cast<size_t>(first / kSpanTokens) * t.partial_stride +
          static_cast<size_t>(index) * partial_floats(t.head_dim);
 }
@@ -109,7 +120,7 @@ void attend_pair(const AttentionTile& t, int32_t pair_index) {
   for (int32_t d = 0; d < t.head_dim; ++d) q[d] = query[d] * t.scale;
 
   Running running;
-  if (t.partials == nullptr) std::fill_n(pair.out, t.head_dim, 0.0F);
+  if (!in_parts(t)) std::fill_n(pair.out, t.head_dim, 0.0F);
   for (int32_t first = pair.start / kSpanTokens * kSpanTokens; first < pair.end;
        first += kSpanTokens) {
     const int32_t begin = std::max(first, pair.start);
@@ -123,7 +134,7 @@ void attend_pair(const AttentionTile& t, int32_t pair_index) {
       for (int32_t d = 0; d < t.head_dim; ++d)
         span_out[d] += weight * element<kDtype>(values, base + d);
     }
-    if (t.partials == nullptr) {
+    if (!in_parts(t)) {
       merge(span, span_out, t.head_dim, running, pair.out);
       continue;
     }
@@ -132,7 +143,7 @@ void attend_pair(const AttentionTile& t, int32_t pair_index) {
     partial[1] = span.total;
     std::copy_n(span_out, t.head_dim, partial + 16);
   }
-  if (t.partials != nullptr) return;
+  if (in_parts(t)) return;
   for (int32_t d = 0; d < t.head_dim; ++d)
     pair.out[d] = pair.out[d] / running.total * t.value_scale;
 }

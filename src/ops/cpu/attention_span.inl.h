@@ -52,13 +52,21 @@ inline const std::byte* page_at(const AttentionTile& t, int32_t position) {
 
 // One pair's place in `partials`.
 inline float* partial_at(const AttentionTile& t, int32_t span, int32_t i) {
+  if (t.shared != nullptr)
+    return t.shared[i].partials + static_cast<size_t>(span) * t.shared[i].partial_stride;
   const size_t dim = (static_cast<size_t>(t.head_dim) + 15) / 16 * 16;
   return t.partials + static_cast<size_t>(span) * t.partial_stride +
          static_cast<size_t>(i) * (16 + dim);
 }
 
+// Whether spans' results go to partials, to be merged later.
+inline bool in_parts(const AttentionTile& t) {
+  return t.partials != nullptr || t.shared != nullptr;
+}
+
 // The row's own position for a pair of this tile.
 inline int32_t pair_position(const AttentionTile& t, int32_t i) {
+  if (t.shared != nullptr) return t.shared[i].position;
   return t.first_position + (t.pair_begin + i) / t.group;
 }
 
@@ -78,9 +86,13 @@ struct Range {
 inline Range range_of(const AttentionTile& t) {
   Range range;
   range.start = pair_start(t, 0);
+  for (int32_t i = 1; t.shared != nullptr && i < t.pair_count; ++i) {
+    const int32_t start = pair_start(t, i);
+    if (start < range.start) range.start = start;
+  }
   range.begin = range.start / kSpanTokens * kSpanTokens;
   if (range.begin < t.begin) range.begin = t.begin;
-  range.end = pair_position(t, t.pair_count - 1) + 1;
+  range.end = t.shared != nullptr ? t.end : pair_position(t, t.pair_count - 1) + 1;
   if (range.end > t.end) range.end = t.end;
   return range;
 }
@@ -110,8 +122,10 @@ inline void load_queries(const AttentionTile& t, const Scratch& s, float factor)
   const float scale = t.scale * factor;
   for (int32_t i = 0; i < t.pair_count; ++i) {
     const int32_t pair = t.pair_begin + i;
-    const size_t head = static_cast<size_t>(t.kv_head) * t.group + pair % t.group;
-    const float* q = t.q + (pair / t.group) * t.stride_q + head * t.head_dim;
+    const int32_t row = t.shared != nullptr ? t.shared[i].row : pair / t.group;
+    const int32_t in_group = t.shared != nullptr ? t.shared[i].head : pair % t.group;
+    const size_t head = static_cast<size_t>(t.kv_head) * t.group + in_group;
+    const float* q = t.q + row * t.stride_q + head * t.head_dim;
     for (int32_t d = 0; d < t.head_dim; ++d) s.q[i * s.dim + d] = q[d] * scale;
     for (size_t d = t.head_dim; d < s.dim; ++d) s.q[i * s.dim + d] = 0;
   }

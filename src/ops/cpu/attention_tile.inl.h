@@ -113,6 +113,51 @@ inline void score_tile(const RawOf<Element>* const* keys, size_t stride, int32_t
   for (int m = 0; m < kRows; ++m) store_vectors<kCount, Element>(scores + m * kSpanTokens, acc[m]);
 }
 
+// The same with widened keys, [dim][column][16].
+template <int kRows, int kCount>
+inline void widened_score_tile(const float* keys, int32_t dims, const float* q, float* scores) {
+  Vec acc[kRows][kCount];
+  clear(acc);
+  for (int32_t d = 0; d < dims; ++d) {
+    Vec key[kCount];
+#pragma clang loop unroll(full)
+    for (int c = 0; c < kCount; ++c) key[c] = load(keys + (d * kCount + c) * 16);
+    multiply(key, q + d * kRows, 1, acc);
+  }
+#pragma clang loop unroll(full)
+  for (int m = 0; m < kRows; ++m) {
+#pragma clang loop unroll(full)
+    for (int c = 0; c < kCount; ++c) store(scores + m * kSpanTokens + 16 * c, acc[m][c]);
+  }
+}
+
+// sums[m][0 .. 16 * kCount) += sum over tokens of weight[m] * values, widened, [token][kCount][16].
+// `first`: as if sums were 0.
+template <int kRows, int kCount>
+inline void widened_value_tile(const float* values, int32_t tokens, const float* weights,
+                               bool first, float* sums, size_t stride_sums) {
+  Vec acc[kRows][kCount];
+  clear(acc);
+  if (!first) {
+#pragma clang loop unroll(full)
+    for (int m = 0; m < kRows; ++m) {
+#pragma clang loop unroll(full)
+      for (int c = 0; c < kCount; ++c) acc[m][c] = load(sums + m * stride_sums + 16 * c);
+    }
+  }
+  for (int32_t token = 0; token < tokens; ++token) {
+    Vec value[kCount];
+#pragma clang loop unroll(full)
+    for (int c = 0; c < kCount; ++c) value[c] = load(values + (token * kCount + c) * 16);
+    multiply(value, weights + token, kSpanTokens, acc);
+  }
+#pragma clang loop unroll(full)
+  for (int m = 0; m < kRows; ++m) {
+#pragma clang loop unroll(full)
+    for (int c = 0; c < kCount; ++c) store(sums + m * stride_sums + 16 * c, acc[m][c]);
+  }
+}
+
 // Tokens of a span whose values lie one after another.
 struct ValueRun {
   const std::byte* values;  // of the first token

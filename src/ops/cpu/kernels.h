@@ -71,8 +71,20 @@ inline constexpr int32_t kPanelDepth = 256;  // 16 KiB of float32: half of a sma
 inline constexpr size_t kPanelFloats = static_cast<size_t>(kPanelDepth) * kGroupRows;
 inline constexpr int32_t kRowBlock = 64;  // rows that share one decoded panel
 
+// A (row, query head) pair of a tile of several sequences.
+struct SharedPair {
+  int32_t row = 0;            // of q
+  int32_t head = 0;           // in the KV head's group
+  int32_t position = 0;       // of the row
+  float* partials = nullptr;  // where its result of span 0 would go
+  size_t partial_stride = 0;  // from one span's to the next one's
+};
+
 // One tile of attention: `pair_count` (row, query head) pairs of one sequence that share a KV head.
 // Pair i of the sequence is row i / group and head kv_head * group + i % group.
+//
+// Or, with `shared`, of several sequences that have the same pages for positions [begin, end), all
+// of which lie before every pair's own: pair i is shared[i], and results go to its partials.
 struct AttentionTile {
   // K of page p starts at page_base + p * page_stride + k_offset. Plain numbers rather than a
   // PageArenaView: calling inline functions of shared headers from an AVX file could make the
@@ -110,6 +122,7 @@ struct AttentionTile {
   // maximum and total, and from float 16 on the weighted values.
   float* partials = nullptr;
   size_t partial_stride = 0;
+  const SharedPair* shared = nullptr;
 };
 
 inline constexpr int32_t kTilePairs = 32;
