@@ -124,6 +124,9 @@ soak)
   part "simulation of the KV plane" build/release/tandem simulate kv --runs 1000000 --seed 100001
   part "model" model
   part "python environment" venv
+  part "program of the grammars" build release bench_grammar
+  part "JSON-Schema-Test-Suite" build/venv/bin/python scripts/reference/json_schema_suite.py --program build/release/bench_grammar --fetch build/suite
+  part "random schemas" build/venv/bin/python scripts/reference/json_schema_random.py models/smollm2-135m-instruct.Q4_1.gguf
   part "full end-to-end tests" end_to_end build/release/tandem "quick or full or soak"
   part "address and undefined sanitizer build" build asan
   part "unit tests under address and undefined sanitizers" unit asan

@@ -24,6 +24,9 @@ OPTIONAL = ["optional/ecmascript-regex.json", "optional/non-bmp-regex.json"]
 FORMATS = ["date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "json-pointer",
            "relative-json-pointer", "uri", "uri-reference", "uuid"]
 MOST_ORDERS = 720
+# What may be refused; `oneOf` where branches overlap, `$ref` to other documents or to nothing but itself, `$schema` of unknown dialects.
+MAY_REFUSE = {"not", "if", "dependencies", "dependentRequired", "dependentSchemas", "contains", "uniqueItems", "$dynamicRef", "$recursiveRef", "$ref", "$schema",
+              "oneOf", "pattern"}
 
 
 def canonical(value):
@@ -136,6 +139,8 @@ def main():
             keyword = answer["pointer"].rsplit("/", 1)[-1]
             refused[draft][keyword] += 1
             count["schemas refused"] += 1
+            if keyword not in MAY_REFUSE:
+                wrong.append((draft, file, group["description"], "", "may not be refused: " + answer["pointer"]))
             if not answer["pointer"]:
                 wrong.append((draft, file, group["description"], "", "refused without a pointer: " + answer["error"]))
             continue

@@ -103,16 +103,19 @@ Status read_stop_tokens(const JsonValue& value, const std::string& pointer, Draf
 
 namespace {
 
+Status put_format(AnswerFormat format, Draft& draft) {
+  if (draft.request.format.kind != AnswerFormat::Kind::kText)
+    return refuse("invalid_value", "an answer has one format: this is the second", format.pointer);
+  draft.request.format = std::move(format);
+  return {};
+}
+
 // `schema` may be null where there is none.
 Status set_format(const std::string& type, const JsonValue* holder, const std::string& at,
                   const std::string& pointer, Draft& draft) {
-  AnswerFormat& format = draft.request.format;
   if (type == "text") return {};
-  if (type == "json_object") {
-    format.kind = AnswerFormat::Kind::kJsonObject;
-    format.pointer = pointer;
-    return {};
-  }
+  if (type == "json_object")
+    return put_format({.kind = AnswerFormat::Kind::kJsonObject, .pointer = pointer}, draft);
   if (type != "json_schema")
     return refuse("invalid_value", "'type' must be text, json_object or json_schema",
                   pointer + "/type");
@@ -120,9 +123,11 @@ Status set_format(const std::string& type, const JsonValue* holder, const std::s
   if (schema == nullptr || !(schema->is_object() || schema->is_bool()))
     return refuse("invalid_type", "'schema' must be a JSON schema", at + "/schema");
   const JsonValue* strict = holder->find("strict");
-  format = {AnswerFormat::Kind::kJsonSchema, *schema, strict != nullptr && strict->as_bool(),
-            at + "/schema"};
-  return {};
+  return put_format({.kind = AnswerFormat::Kind::kJsonSchema,
+                     .schema = *schema,
+                     .strict = strict != nullptr && strict->as_bool(),
+                     .pointer = at + "/schema"},
+                    draft);
 }
 
 }  // namespace
@@ -140,6 +145,77 @@ Status read_text_format(const JsonValue& value, const std::string& pointer, Draf
   if (type == nullptr || !type->is_string())
     return refuse("invalid_type", "a format must be an object with a type", pointer);
   return set_format(type->as_string(), &value, pointer, pointer, draft);
+}
+
+namespace {
+
+Status put_text(AnswerFormat::Kind kind, const JsonValue& value, const std::string& pointer,
+                Draft& draft) {
+  if (!value.is_string()) return refuse("invalid_type", "this must be a string", pointer);
+  if (value.as_string().empty()) return {};
+  return put_format({.kind = kind, .pointer = pointer, .definition = value.as_string()}, draft);
+}
+
+}  // namespace
+
+Status read_format_schema(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  JsonValue schema = value;
+  if (value.is_string() && value.as_string().empty()) return {};
+  if (value.is_string()) {
+    auto parsed = parse_json(value.as_string());
+    if (!parsed) return refuse("invalid_value", "this must be a JSON schema", pointer);
+    schema = std::move(*parsed);
+  }
+  if (!schema.is_object()) return refuse("invalid_type", "this must be a JSON schema", pointer);
+  return put_format(
+      {.kind = AnswerFormat::Kind::kJsonSchema, .schema = std::move(schema), .pointer = pointer},
+      draft);
+}
+
+Status read_format_regex(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  return put_text(AnswerFormat::Kind::kRegex, value, pointer, draft);
+}
+
+Status read_format_choice(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (!value.is_array()) return refuse("invalid_type", "this must be an array of strings", pointer);
+  if (value.items().empty()) return {};
+  for (size_t i = 0; i < value.items().size(); ++i) {
+    if (!value.items()[i].is_string() || value.items()[i].as_string().empty())
+      return refuse("invalid_type", "a choice must be a string that is not empty",
+                    pointer_to(pointer, i));
+  }
+  return put_format({.kind = AnswerFormat::Kind::kChoice, .schema = value, .pointer = pointer},
+                    draft);
+}
+
+// GBNF and EBNF define their rules with ::=, Lark with a colon.
+Status read_format_grammar(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  const bool gbnf = value.as_string().find("::=") != std::string::npos;
+  return put_text(gbnf ? AnswerFormat::Kind::kGbnf : AnswerFormat::Kind::kLark, value, pointer,
+                  draft);
+}
+
+Status read_structured_outputs(const JsonValue& value, const std::string& pointer, Draft& draft) {
+  if (!value.is_object())
+    return refuse("invalid_type", "'structured_outputs' must be an object", pointer);
+  constexpr std::pair<const char*, Status (*)(const JsonValue&, const std::string&, Draft&)>
+      kReaders[] = {{"json", read_format_schema},
+                    {"regex", read_format_regex},
+                    {"choice", read_format_choice},
+                    {"grammar", read_format_grammar}};
+  for (const auto& [key, read] : kReaders) {
+    const JsonValue* given = value.find(key);
+    if (given != nullptr && !given->is_null())
+      TANDEM_CHECK(read(*given, pointer + "/" + key, draft));
+  }
+  const JsonValue* object = value.find("json_object");
+  if (object != nullptr && object->as_bool())
+    TANDEM_CHECK(put_format(
+        {.kind = AnswerFormat::Kind::kJsonObject, .pointer = pointer + "/json_object"}, draft));
+  const JsonValue* tags = value.find("structural_tag");
+  if (tags == nullptr || tags->is_null()) return {};
+  return make_error(400, "unsupported_parameter", "use tools, or a grammar",
+                    pointer + "/structural_tag");
 }
 
 Status read_tools(const JsonValue& value, const std::string& pointer, Draft& draft) {

@@ -18,6 +18,12 @@ Status read_stop_tokens(const JsonValue& value, const std::string& pointer, Draf
 Status read_response_format(const JsonValue& value, const std::string& pointer, Draft& draft);
 // {"type": "text" | "json_object" | "json_schema", ...} as the newer dialects write it, flat.
 Status read_text_format(const JsonValue& value, const std::string& pointer, Draft& draft);
+// Formats as other servers' fields name them; an empty one is as good as none.
+Status read_format_schema(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_format_regex(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_format_choice(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_format_grammar(const JsonValue& value, const std::string& pointer, Draft& draft);
+Status read_structured_outputs(const JsonValue& value, const std::string& pointer, Draft& draft);
 Status read_tools(const JsonValue& value, const std::string& pointer, Draft& draft);
 // A choice that is a word: "none", "auto", "required". False: another one, or no text.
 bool read_choice_word(const JsonValue& value, Draft& draft);

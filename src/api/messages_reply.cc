@@ -59,6 +59,7 @@ class MessagesRenderer final : public AgentReply {
     json.set("stop_reason", std::move(reason));
     json.set("stop_sequence", std::move(sequence));
     json.set("usage", usage_json(usage));
+    if (!context_.notes.is_null()) json.set("tandem_notes", context_.notes);
     return json;
   }
 

@@ -57,11 +57,12 @@ struct ToolName {
 
 // What the client wants the text of the answer to be.
 struct AnswerFormat {
-  enum class Kind : uint8_t { kText, kJsonObject, kJsonSchema };
+  enum class Kind : uint8_t { kText, kJsonObject, kJsonSchema, kRegex, kChoice, kGbnf, kLark };
   Kind kind = Kind::kText;
-  JsonValue schema;
+  JsonValue schema = {};  // kJsonSchema; kChoice: the texts
   bool strict = false;
-  std::string pointer;  // of the schema in the body
+  std::string pointer = {};     // of the schema, or what there is of the others, in the body
+  std::string definition = {};  // kRegex, kGbnf, kLark
 };
 
 // A prompt that is not a conversation.

@@ -60,8 +60,60 @@ std::string name_pointer(const ApiRequest& request, const GrammarTool& tool) {
   return tool.pointer.substr(0, tool.pointer.rfind('/')) + "/name";
 }
 
-std::string json(const JsonValue& schema, const std::string& pointer) {
-  return "%json@" + pointer + " " + schema.dump();
+std::string inner(const char* kind, const AnswerFormat& format) {
+  return std::string("%inner@") + format.pointer + " (" + kind + ", utf8) " +
+         lark_text(format.definition);
+}
+
+// An answer's format where the answer is only a part of the reply.
+std::string lark_of(const AnswerFormat& format) {
+  using Kind = AnswerFormat::Kind;
+  switch (format.kind) {
+    case Kind::kRegex:
+      return inner("regex", format);
+    case Kind::kGbnf:
+      return inner("gbnf", format);
+    case Kind::kLark:
+      return "(" + inner("lark", format) + ")";
+    case Kind::kChoice: {
+      std::string out;
+      for (const JsonValue& one : format.schema.items())
+        out += (out.empty() ? "(" : " | ") + lark_text(one.as_string());
+      return out + ")";
+    }
+    default:
+      break;
+  }
+  const bool schema = format.kind == Kind::kJsonSchema;
+  return std::string("%json") + (format.strict ? "!" : "") + "@" + format.pointer + " " +
+         (schema ? format.schema.dump() : R"({"type": "object"})");
+}
+
+GrammarSpec spec_of(const AnswerFormat& format) {
+  using Kind = AnswerFormat::Kind;
+  GrammarSpec out{.strict = format.strict, .pointer = format.pointer};
+  switch (format.kind) {
+    case Kind::kRegex:
+      out.kind = GrammarKind::kRegex;
+      break;
+    case Kind::kGbnf:
+      out.kind = GrammarKind::kGbnf;
+      break;
+    case Kind::kLark:
+      out.kind = GrammarKind::kLark;
+      break;
+    case Kind::kChoice:
+      out.kind = GrammarKind::kChoice;
+      break;
+    case Kind::kJsonSchema:
+      out.kind = GrammarKind::kJsonSchema;
+      break;
+    default:
+      return out;  // any object
+  }
+  const bool json = format.kind == Kind::kJsonSchema || format.kind == Kind::kChoice;
+  out.text = json ? format.schema.dump() : format.definition;
+  return out;
 }
 
 class Builder {
@@ -97,20 +149,18 @@ class Builder {
                         "/tool_choice");
     }
     if (!forced && !formatted && !layout_) return std::nullopt;  // nothing will be read as a call
-    GrammarSpec spec;
     const bool calls = !tools_.empty() && layout_.has_value();
     if (calls) TANDEM_CHECK(check_names());
-    spec.strict = (calls && strict) || request_.format.strict;
     const bool framed = layout_ && layout_->frame;
-    if (formatted && !calls && !framed && !reasons()) return plain(std::move(spec));
-    spec.kind = GrammarKind::kLark;
+    if (formatted && !calls && !framed && !reasons()) return spec_of(request_.format);
+    GrammarSpec spec{.kind = GrammarKind::kLark};
     std::string body;
     if (forced) {
       body = forced_calls();
     } else if (formatted) {
-      body = framed
-                 ? layout_->frame->answer_open + " " + answer() + " " + layout_->frame->answer_close
-                 : answer();
+      body = framed ? layout_->frame->answer_open + " " + lark_of(request_.format) + " " +
+                          layout_->frame->answer_close
+                    : lark_of(request_.format);
       if (calls) body = "(" + body + " | " + forced_calls() + ")";
     } else {
       body = framed ? framed_calls() : free_calls();
@@ -152,22 +202,6 @@ class Builder {
     const std::string rest = until(style.close.front(), never) + " /\\n{0,2}/";
     if (opening_ == Opening::kReasoning) return rest + " ";
     return "[" + lark_marker(style.open.front()) + " " + lark_text(style.label) + " " + rest + "] ";
-  }
-
-  std::string answer() const {
-    const AnswerFormat& format = request_.format;
-    return format.kind == AnswerFormat::Kind::kJsonSchema
-               ? json(format.schema, format.pointer)
-               : json(JsonValue::object({{"type", JsonValue::string("object")}}), format.pointer);
-  }
-
-  Result<std::optional<GrammarSpec>> plain(GrammarSpec spec) const {
-    const AnswerFormat& format = request_.format;
-    const bool schema = format.kind == AnswerFormat::Kind::kJsonSchema;
-    spec.kind = schema ? GrammarKind::kJsonSchema : GrammarKind::kJsonObject;
-    if (schema) spec.text = format.schema.dump();
-    spec.pointer = format.pointer;
-    return spec;
   }
 
   // Everything from the first call to what closes the last.
@@ -217,6 +251,10 @@ class Builder {
 Result<std::optional<protocol::GrammarSpec>> reply_grammar(const ApiRequest& request,
                                                            const ReplyFormat& format,
                                                            Opening opening) {
+  if (!is_conversation(request.endpoint)) {
+    if (request.format.kind == AnswerFormat::Kind::kText) return std::nullopt;
+    return spec_of(request.format);
+  }
   return Builder(request, format, opening).run();
 }
 

@@ -12,8 +12,9 @@
 
 namespace tandem::api {
 
-// Nothing: the text is free. `opening`: how the reply begins. Errors: 400 "unsupported_parameter"
-// when a call is demanded of a family whose calls cannot be forced.
+// Of prompts that are no conversation only the answer's format counts. Nothing: the text is free.
+// `opening`: how the reply begins. Errors: 400 "unsupported_parameter" when a call is demanded of a
+// family whose calls cannot be forced.
 Result<std::optional<protocol::GrammarSpec>> reply_grammar(const ApiRequest& request,
                                                            const ReplyFormat& format,
                                                            Opening opening);

@@ -53,6 +53,10 @@ constexpr Field kTopK = {"top_k", "Keeps so many of the likeliest tokens; 0 or -
                                  }},
                          "0"};
 
+constexpr Special kSchemaFormat{R"({"type":["object","string","null"]})", read_format_schema};
+constexpr Special kRegexFormat{R"({"type":["string","null"]})", read_format_regex};
+constexpr Special kGrammarFormat{R"({"type":["string","null"]})", read_format_grammar};
+
 constexpr Field kGeneration[] = {
     kStream,
     {"stream_options", "Only with stream",
@@ -123,14 +127,18 @@ constexpr Field kGeneration[] = {
     {"allowed_token_ids", "constrained output", Refused{"[[]]"}},
     {"bad_words", "constrained output", Refused{"[[]]"}},
     {"logits_processors", "code in requests", Refused{"[[]]"}},
-    {"guided_json", "constrained output", Refused{R"(["",{}])"}},
-    {"guided_regex", "constrained output", Refused{R"([""])"}},
-    {"guided_choice", "constrained output", Refused{"[[]]"}},
-    {"guided_grammar", "constrained output", Refused{R"([""])"}},
-    {"structured_outputs", "constrained output", Refused{"[{}]"}},
-    {"grammar", "constrained output", Refused{R"([""])"}},
-    {"json_schema", "constrained output", Refused{R"(["",{}])"}},
-    {"regex", "constrained output", Refused{R"([""])"}},
+    {"structured_outputs", "The answer's format: one of json, regex, choice, grammar, json_object",
+     Special{R"({"type":["object","null"]})", read_structured_outputs}},
+    {"guided_json", "A JSON schema that the answer follows", kSchemaFormat},
+    {"guided_regex", "A regular expression that the whole answer matches", kRegexFormat},
+    {"guided_choice", "Texts, one of which is the answer",
+     Special{R"({"type":["array","null"],"items":{"type":"string","minLength":1}})",
+             read_format_choice}},
+    {"guided_grammar", "A grammar in GBNF or Lark", kGrammarFormat},
+    {"json_schema", "As guided_json", kSchemaFormat},
+    {"regex", "As guided_regex", kRegexFormat},
+    {"grammar", "As guided_grammar", kGrammarFormat},
+    {"ebnf", "As guided_grammar", kGrammarFormat},
     {"return_token_ids", "token ids in answers", Refused{"[false]"}},
     {"return_tokens_as_token_ids", "token ids in answers", Refused{"[false]"}},
     {"kv_transfer_params", "the router moves KV by itself", Refused{"[{}]"}},
@@ -177,7 +185,11 @@ constexpr Field kChat[] = {
      Special{
          R"({"anyOf":[{"enum":["auto","none","required",null]},{"type":"object","required":["type","function"],)"
          R"("properties":{"type":{"const":"function"},"function":{"type":"object","required":["name"],)"
-         R"("properties":{"name":{"type":"string"}}}}}]})",
+         R"("properties":{"name":{"type":"string"}}}}},{"type":"object","required":["type","custom"],)"
+         R"("properties":{"type":{"const":"custom"},"custom":{"type":"object","required":["name"],)"
+         R"("properties":{"name":{"type":"string"}}}}},{"type":"object","required":["type","allowed_tools"],)"
+         R"("properties":{"type":{"const":"allowed_tools"},"allowed_tools":{"type":"object","required":["mode","tools"],)"
+         R"("properties":{"mode":{"enum":["auto","required"]},"tools":{"type":"array","items":{"type":"object"}}}}}}]})",
          read_tool_choice}},
     {"parallel_tool_calls", "false: at most one call in an answer",
      Flag{[](Draft& d) -> bool& { return d.request.parallel_calls; }}, "true"},
@@ -316,7 +328,10 @@ constexpr Field kResponsesCommon[] = {
              read_response_tools}},
     {"tool_choice", "auto, none, required, or the tool to call",
      Special{
-         R"({"anyOf":[{"enum":["auto","none","required",null]},{"type":"object","required":["type"]}]})",
+         R"({"anyOf":[{"enum":["auto","none","required",null]},{"type":"object","required":["type","name"],"properties":{)"
+         R"("type":{"enum":["function","custom"]},"name":{"type":"string"},"namespace":{"type":["string","null"]}}},)"
+         R"({"type":"object","required":["type","mode","tools"],"properties":{"type":{"const":"allowed_tools"},)"
+         R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","items":{"type":"object"}}}}]})",
          read_response_tool_choice}},
     {"parallel_tool_calls", "false: at most one call in an answer",
      Flag{[](Draft& d) -> bool& { return d.request.parallel_calls; }}, "true"},

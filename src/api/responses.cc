@@ -65,7 +65,7 @@ std::string ResponseRenderer::echo_text(size_t prompt) const {
   return given.tokens ? context_.tokenizer->decode(*given.tokens, true) : given.text;
 }
 
-JsonValue ResponseRenderer::chunk(JsonValue choices) const {
+JsonValue ResponseRenderer::chunk(JsonValue choices) {
   JsonValue json = JsonValue::object();
   json.set("id", JsonValue::string(context_.id));
   json.set("object", JsonValue::string(chat_ ? "chat.completion.chunk" : "text_completion"));
@@ -80,6 +80,8 @@ JsonValue ResponseRenderer::chunk(JsonValue choices) const {
   } else if (request_.include_usage) {
     json.set("usage", JsonValue());
   }
+  if (!context_.notes.is_null() && !std::exchange(told_notes_, true))
+    json.set("tandem_notes", context_.notes);
   return json;
 }
 
@@ -461,8 +463,27 @@ Result<std::string> ResponseRenderer::body() const {
   json.set("system_fingerprint", JsonValue::string(context_.fingerprint));
   json.set("choices", std::move(choices));
   json.set("usage", usage_json(total_usage(), reasoning_tokens()));
+  if (!context_.notes.is_null()) json.set("tandem_notes", context_.notes);
   if (request_.envelope && request_.envelope->report_tokens) json.set("tandem", report());
   return json.dump();
+}
+
+JsonValue reply_notes(const std::vector<std::string>& notes) {
+  constexpr size_t kMost = 16;
+  constexpr size_t kLongest = 400;
+  if (notes.empty()) return {};
+  JsonValue out = JsonValue::array();
+  const size_t told = notes.size() > kMost ? kMost - 1 : notes.size();
+  for (size_t i = 0; i < told; ++i) {
+    size_t end = std::min(notes[i].size(), kLongest);
+    while (end > 0 && end < notes[i].size() && (notes[i][end] & 0xC0) == 0x80) --end;
+    out.push_back(JsonValue::string(notes[i].substr(0, end)));
+  }
+  if (told < notes.size()) {
+    out.push_back(
+        JsonValue::string("and " + std::to_string(notes.size() - told) + " more of that kind"));
+  }
+  return out;
 }
 
 std::unique_ptr<ReplyRenderer> make_renderer(const ApiRequest& request, ReplyContext context) {

@@ -29,7 +29,12 @@ struct ReplyContext {
   std::vector<int64_t> prompt_tokens;          // of each prompt
   const text::Tokenizer* tokenizer = nullptr;  // outlives the renderer
   std::vector<ReplyReading> reading = {};      // of each prompt; chat only
+  JsonValue notes = {};                        // reply_notes(), or null: none
 };
+
+// What was approximated of what the client asked for, as the member "tandem_notes" of the reply: at
+// most 16 sentences of at most 400 bytes each, the last one saying how many more there are.
+JsonValue reply_notes(const std::vector<std::string>& notes);
 
 // Renders one request's events, whatever number of prompts and choices it has: choice c of prompt p
 // has the index p * n + c. Streaming: send begin(), then render(p, event) for each event; the one
@@ -71,7 +76,7 @@ class ResponseRenderer final : public ReplyRenderer {
   void hold(size_t chances);
   bool take_finish(size_t prompt, const protocol::FinishEvent& finish);
   std::string echo_text(size_t prompt) const;
-  JsonValue chunk(JsonValue choices) const;
+  JsonValue chunk(JsonValue choices);
   JsonValue choice_json(size_t index, JsonValue::Member content, JsonValue logprobs) const;
   JsonValue::Member text_member(const std::string& text) const;
   JsonValue stop_reason(const protocol::FinishEvent& finish) const;
@@ -97,7 +102,8 @@ class ResponseRenderer final : public ReplyRenderer {
   const size_t n_;
   std::vector<Choice> choices_;
   size_t open_;
-  size_t held_bytes_ = 0;  // of logprobs, whole answers only
+  bool told_notes_ = false;  // with the first chunk
+  size_t held_bytes_ = 0;    // of logprobs, whole answers only
   std::optional<Error> error_;
 };
 

@@ -115,6 +115,7 @@ class ResponsesRenderer final : public AgentReply {
       json.set(echo.key, said == nullptr || said->is_null() ? *parse_json(echo.absent) : *said);
     }
     json.set("usage", finish_ ? usage() : JsonValue());
+    if (!context_.notes.is_null()) json.set("tandem_notes", context_.notes);
     return json;
   }
 

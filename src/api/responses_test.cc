@@ -420,5 +420,35 @@ TEST(ResponseRenderer, FailuresAreErrorFramesThenDone) {
   EXPECT_FALSE(unfinished.body());
 }
 
+TEST(ReplyNotes, AreBoundedAndSayWhatIsLeftOut) {
+  EXPECT_TRUE(reply_notes({}).is_null());
+  std::vector<std::string> many(40, std::string(399, 'x') + "\xC3\xA9");
+  const JsonValue told = reply_notes(many);
+  ASSERT_EQ(told.items().size(), 16U);
+  EXPECT_EQ(told.items()[0].as_string(), std::string(399, 'x')) << "no half of a character";
+  EXPECT_EQ(told.items()[15].as_string(), "and 25 more of that kind");
+}
+
+TEST(ReplyNotes, AreInTheFirstChunkAndInTheWholeAnswer) {
+  for (const char* stream_field :
+       {"", R"(,"stream":true,"stream_options":{"include_usage":true})"}) {
+    for (const auto& request :
+         {chat(stream_field), completion(R"(,"prompt":"x")" + std::string(stream_field))}) {
+      ReplyContext noted = context();
+      noted.notes = reply_notes({"/a is read otherwise."});
+      ResponseRenderer streamed(*request, noted);
+      const auto chunks = frames(stream(streamed, without_logprobs(events())));
+      for (size_t i = 0; i < chunks.size(); ++i)
+        EXPECT_EQ(chunks[i].find("tandem_notes") != nullptr, i == 0) << i;
+      ResponseRenderer whole(*request, noted);
+      for (const auto& event : without_logprobs(events())) whole.collect(0, event);
+      EXPECT_EQ(parse(*whole.body()).find("tandem_notes")->dump(), R"(["/a is read otherwise."])");
+      ResponseRenderer silent(*request, context());
+      for (const auto& event : without_logprobs(events())) silent.collect(0, event);
+      EXPECT_EQ(parse(*silent.body()).find("tandem_notes"), nullptr);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::api

@@ -11,13 +11,20 @@ namespace {
 
 using Kind = Expression::Kind;
 constexpr size_t kFoldedParts = 400;
+// Of a client's text that some markers must not stand in: only one lexeme says that exactly.
+constexpr size_t kFoldedInnerParts = 2000;
 // Of expressions within one another, through the rules that they name: each is a call on the stack.
 constexpr int kDeepest = 1200;
 
 class Builder {
  public:
   Builder(FrontEnd& to, const GrammarRules& rules, const RuleOptions& options)
-      : to_(to), rules_(rules), fold_(options.fold), options_(options) {}
+      : to_(to),
+        rules_(rules),
+        inner_(options.inner),
+        spelling_(inner_ == nullptr ? Spelling::kUtf8 : inner_->spelling),
+        fold_(options.fold || guarded()),
+        most_parts_(guarded() ? kFoldedInnerParts : kFoldedParts) {}
 
   Result<NodeId> rule(const std::string& name) {
     const auto known = ids_.find(name);
@@ -26,7 +33,7 @@ class Builder {
     if (at == rules_.end()) return wrong("There is no rule '" + name + "'.");
     if (at->second.terminal || (fold_ && folds(at->second.body))) {
       TANDEM_TRY(regex, terminal(name));
-      return to_.program.lexeme(regex);
+      return lexeme(regex);
     }
     const RuleId id = to_.program.new_rule(name);
     ids_.emplace(name, id);
@@ -35,10 +42,58 @@ class Builder {
     return to_.program.call(id);
   }
 
+  // Which of the markers that must not stand in the text several lexemes could still spell; empty:
+  // surely none.
+  std::string spelled_across() {
+    if (!guarded() || ids_.empty()) return {};  // without rules it is one lexeme
+    for (const std::string& marker : inner_->never) {
+      if (may_spell(marker)) return marker;
+    }
+    return {};
+  }
+
  private:
   static tl::unexpected<Error> wrong(std::string what) {
     return make_error(400, "invalid_grammar", std::move(what));
   }
+  bool guarded() const { return inner_ != nullptr && !inner_->never.empty(); }
+
+  NodeId lexeme(RegexId regex) {
+    if (!guarded()) return to_.program.lexeme(regex);
+    const RegexId clean = without_markers(store(), regex, inner_->never, spelling_);
+    if (std::ranges::find(lexemes_, clean) == lexemes_.end()) lexemes_.push_back(clean);
+    return to_.program.lexeme(clean);
+  }
+
+  // A lexeme ends with the marker's beginning, others are what is in the middle, one begins with
+  // the rest.
+  bool may_spell(const std::string& marker) {
+    constexpr size_t kMostLexemes = 64;
+    constexpr size_t kEffort = 2000;
+    if (lexemes_.size() > kMostLexemes) return true;
+    const RegexId any = store().star(store().bytes(ByteSet::all()));
+    const auto meets = [&](RegexId lexeme, RegexId other) {
+      return !store().is_empty(store().both({lexeme, other}), kEffort);
+    };
+    const std::string_view text = marker;
+    std::vector<bool> reached(text.size(), false);
+    for (size_t at = 1; at < text.size(); ++at) {
+      const RegexId head = store().literal(text.substr(0, at));
+      for (const RegexId one : lexemes_)
+        reached[at] = reached[at] || meets(one, store().concat(any, head));
+    }
+    for (size_t at = 1; at < text.size(); ++at) {
+      if (!reached[at]) continue;
+      const RegexId rest = store().literal(text.substr(at));
+      for (const RegexId one : lexemes_) {
+        for (size_t to = at + 1; to < text.size(); ++to)
+          reached[to] = reached[to] || store().matches(one, text.substr(at, to - at));
+        if (meets(one, store().concat(rest, any))) return true;
+      }
+    }
+    return false;
+  }
+
   RegexStore& store() { return to_.program.regex(); }
 
   Status check_depth() const {
@@ -79,11 +134,11 @@ class Builder {
       const size_t own = parts(part);
       if (own == SIZE_MAX) return SIZE_MAX;
       total += own;
-      if (total > kFoldedParts) return SIZE_MAX;
+      if (total > most_parts_) return SIZE_MAX;
     }
     return total;
   }
-  bool folds(const Expression& expression) { return parts(expression) <= kFoldedParts; }
+  bool folds(const Expression& expression) { return parts(expression) <= most_parts_; }
 
   Result<NodeId> node(const Expression& expression) {
     const Deeper deeper(depth_);
@@ -91,29 +146,30 @@ class Builder {
     TANDEM_CHECK(to_.check_limits());
     if (fold_ && folds(expression)) {
       TANDEM_TRY(folded, regex(expression));
-      return to_.program.lexeme(folded);
+      return lexeme(folded);
     }
     switch (expression.kind) {
       case Kind::kText:
-        if (!expression.any_case) return to_.program.literal(spelled(expression.text));
+        if (!expression.any_case && !guarded())
+          return to_.program.literal(spelled(expression.text));
         [[fallthrough]];
       case Kind::kPattern:
       case Kind::kUntil:
       case Kind::kWithout: {
-        TANDEM_TRY(lexeme, regex(expression));
-        return to_.program.lexeme(lexeme);
+        TANDEM_TRY(one, regex(expression));
+        return lexeme(one);
       }
       case Kind::kRule:
         return rule(expression.text);
       case Kind::kSpecial:
-        if (options_.inner) return refused("Special tokens");
+        if (inner_ != nullptr) return refused("Special tokens");
         return to_.special(expression.text);
       case Kind::kJson:
       case Kind::kArguments:
-        if (options_.inner) return refused("Schemas");
+        if (inner_ != nullptr) return refused("Schemas");
         return schema(expression);
       case Kind::kInner:
-        if (options_.inner) return refused("Other grammars");
+        if (inner_ != nullptr) return refused("Other grammars");
         return inner(expression);
       case Kind::kRepeat: {
         TANDEM_TRY(inner, node(expression.parts.front()));
@@ -133,7 +189,7 @@ class Builder {
 
   static tl::unexpected<Error> refused(const char* what) {
     return make_error(400, "unsupported_grammar",
-                      std::string(what) + " cannot stand in a grammar of a tool's text.");
+                      std::string(what) + " cannot stand in a grammar of a client's text.");
   }
 
   Result<NodeId> schema(const Expression& expression) {
@@ -141,15 +197,17 @@ class Builder {
     if (!root)
       return make_error(400, "invalid_grammar", "The schema is not JSON: " + root.error().message,
                         expression.pointer);
-    const bool strict = std::exchange(to_.strict, to_.strict && !expression.lax);
+    const bool strict =
+        std::exchange(to_.strict, !expression.lax && (to_.strict || expression.strict));
     const Notation outer = to_.notation;
     auto built = of_schema(expression, *root);
     const auto fits = [&] {
       return built ? to_.program.derives_anything(*built) : built.error().code == "grammar_timeout";
     };
     if (expression.lax && !fits()) {
-      to_.notes.push_back(expression.pointer + " is not enforced" +
-                          (built ? "." : ": " + built.error().message));
+      to_.notes.push_back(built ? expression.pointer + " is not enforced."
+                                : built.error().pointer.value_or(expression.pointer) +
+                                      " is not enforced: " + built.error().message);
       // Readers look at the types that were declared, whether they are enforced or not.
       for (const bool words : {false, true}) {
         built = of_schema(expression, simple_parameters(*root, words));
@@ -211,9 +269,19 @@ class Builder {
   }
 
   Result<NodeId> inner(const Expression& expression) {
-    const Spelling spelling = expression.names[1] == "json" ? Spelling::kJson : Spelling::kUtf8;
-    auto built = expression.names[0] == "regex" ? build_regex(to_, expression.text, spelling)
-                                                : build_inner_lark(to_, expression.text, spelling);
+    const InnerText inner{
+        .spelling = expression.names[1] == "json" ? Spelling::kJson : Spelling::kUtf8,
+        .never = expression.never,
+        .pointer = expression.pointer};
+    const std::string& kind = expression.names[0];
+    auto built = kind == "regex"  ? build_inner_regex(to_, expression.text, inner)
+                 : kind == "gbnf" ? build_inner_gbnf(to_, expression.text, inner)
+                                  : build_inner_lark(to_, expression.text, inner);
+    if (built && !inner.never.empty() && !to_.program.derives_anything(*built)) {
+      built = make_error(400, "invalid_grammar",
+                         "Every text of this grammar would end its own call where models of this "
+                         "family read it.");
+    }
     if (!built && !built.error().pointer) {
       Error error = built.error();
       error.pointer = expression.pointer;
@@ -226,7 +294,7 @@ class Builder {
     for (std::string& text : texts) text = spelled(text);
     return texts;
   }
-  std::string spelled(const std::string& text) const { return spell(text, options_.spelling); }
+  std::string spelled(const std::string& text) const { return spell(text, spelling_); }
 
   Result<RegexId> terminal(const std::string& name) {
     const auto known = terminals_.find(name);
@@ -240,7 +308,7 @@ class Builder {
     TANDEM_TRY(whole, regex(at->second.body));
     RegexId out = whole;
     if (at->second.lazy) {
-      const RegexId more = store().repeat(any_character(store(), options_.spelling), 1, kUnbounded);
+      const RegexId more = store().repeat(any_character(store(), spelling_), 1, kUnbounded);
       out = store().both({whole, store().negate(store().concat(whole, more))});
     }
     terminals_[name] = out;
@@ -255,13 +323,12 @@ class Builder {
         if (!expression.any_case) return store().literal(spelled(expression.text));
         std::vector<RegexId> characters;
         for (size_t at = 0; at < expression.text.size();)
-          characters.push_back(
-              spell(store(), CodePoints::of(next_code_point(expression.text, at)).any_case(),
-                    options_.spelling));
+          characters.push_back(spell(
+              store(), CodePoints::of(next_code_point(expression.text, at)).any_case(), spelling_));
         return store().concat(characters);
       }
       case Kind::kPattern:
-        return match_whole(store(), expression.pattern, options_.spelling);
+        return match_whole(store(), expression.pattern, spelling_);
       case Kind::kRule:
         return terminal(expression.text);
       case Kind::kSpecial:
@@ -271,7 +338,7 @@ class Builder {
         return wrong("A terminal cannot hold special tokens or schemas.");
       case Kind::kUntil:
       case Kind::kWithout: {
-        const RegexId any = any_character(store(), options_.spelling);
+        const RegexId any = any_character(store(), spelling_);
         const RegexId text = store().star(any);
         const RegexId marker = store().literals(spelled(expression.markers));
         const RegexId never = expression.never.empty()
@@ -302,8 +369,11 @@ class Builder {
 
   FrontEnd& to_;
   const GrammarRules& rules_;
+  const InnerText* inner_;
+  Spelling spelling_;
   bool fold_;
-  RuleOptions options_;
+  size_t most_parts_;
+  std::vector<RegexId> lexemes_;  // where guarded(): all
   std::map<std::string, RuleId> ids_;
   std::map<std::string, std::optional<RegexId>> terminals_;
   std::map<std::string, size_t> sizes_;
@@ -319,7 +389,13 @@ Result<NodeId> build_rules(FrontEnd& to, const GrammarRules& rules, const std::s
     return make_error(400, "grammar_too_large", "The grammar has too many rules.");
   if (!rules.contains(root))
     return make_error(400, "invalid_grammar", "The grammar has no rule '" + root + "'.");
-  return Builder(to, rules, options).rule(root);
+  Builder builder(to, rules, options);
+  TANDEM_TRY(built, builder.rule(root));
+  if (const std::string marker = builder.spelled_across(); !marker.empty()) {
+    to.notes.push_back(options.inner->pointer + ": a text that spells " + marker +
+                       " out of several terminals would end its call.");
+  }
+  return built;
 }
 
 tl::unexpected<Error> GrammarReader::wrong(const std::string& what) const {

@@ -35,7 +35,10 @@ struct Expression {
   std::vector<std::string> markers = {};
   std::vector<std::string> never = {};
   std::vector<std::string> names = {};
-  bool lax = false;     // kJson, kArguments: what cannot be enforced is kept to simple_parameters()
+  // kJson, kArguments: what cannot be enforced is kept to simple_parameters(); what could only be
+  // approximated is refused.
+  bool lax = false;
+  bool strict = false;
   bool object = false;  // kJson: an object, whatever else the schema allows
   std::vector<Expression> parts = {};
   uint32_t min = 0;
@@ -59,8 +62,7 @@ struct RuleOptions {
   // What is regular and small becomes one lexeme (for grammars written in characters); otherwise
   // each text, pattern and terminal is one.
   bool fold = false;
-  Spelling spelling = Spelling::kUtf8;  // of all characters
-  bool inner = false;                   // special tokens, schemas and grammars are refused
+  const InnerText* inner = nullptr;  // inside another text; outlives the call
 };
 Result<NodeId> build_rules(FrontEnd& to, const GrammarRules& rules, const std::string& root,
                            const RuleOptions& options);

@@ -64,7 +64,7 @@ class Deeper {
 struct FrontEnd {
   Program& program;
   const Vocabulary* vocabulary;  // null: names of special tokens are not looked up
-  bool strict = false;
+  bool strict = false;  // of the schema at hand: what could only be approximated is refused
   protocol::JsonSpelling spelling = protocol::JsonSpelling::kSpaced;
   Notation notation = {};
   size_t size_limit = 0;
@@ -83,13 +83,26 @@ Result<NodeId> build_json_schema(FrontEnd& to, const JsonValue& schema, const st
 // The arguments of a call whose object is `schema`.
 Result<NodeId> build_arguments(FrontEnd& to, const JsonValue& schema, const std::string& pointer,
                                const ArgumentsLayout& layout);
-Result<NodeId> build_regex(FrontEnd& to, std::string_view text,
-                           Spelling spelling = Spelling::kUtf8);
+Result<NodeId> build_regex(FrontEnd& to, std::string_view text);
 Result<NodeId> build_gbnf(FrontEnd& to, std::string_view text);
 Result<NodeId> build_lark(FrontEnd& to, std::string_view text);
+
 // A client's grammar inside another text, where its characters are spelled so: it may name no
 // special tokens and no schemas.
-Result<NodeId> build_inner_lark(FrontEnd& to, std::string_view text, Spelling spelling);
+struct InnerText {
+  Spelling spelling = Spelling::kUtf8;
+  // What would end the text for those who read it: taken out of the language where that is regular;
+  // else out of each terminal, with a note when several could still spell one.
+  std::vector<std::string> never = {};
+  std::string pointer = {};  // where the grammar stands in the request
+};
+Result<NodeId> build_inner_lark(FrontEnd& to, std::string_view text, const InnerText& inner);
+Result<NodeId> build_inner_gbnf(FrontEnd& to, std::string_view text, const InnerText& inner);
+Result<NodeId> build_inner_regex(FrontEnd& to, std::string_view text, const InnerText& inner);
+// `content` where none of `markers` stands in it.
+RegexId without_markers(RegexStore& store, RegexId content, const std::vector<std::string>& markers,
+                        Spelling spelling);
+
 Result<NodeId> build_choice(FrontEnd& to, std::string_view text);
 
 }  // namespace tandem::grammar

@@ -134,4 +134,9 @@ Result<NodeId> build_gbnf(FrontEnd& to, std::string_view text) {
   return build_rules(to, rules, "root", {.fold = true});
 }
 
+Result<NodeId> build_inner_gbnf(FrontEnd& to, std::string_view text, const InnerText& inner) {
+  TANDEM_TRY(rules, GbnfReader(text).read());
+  return build_rules(to, rules, "root", {.fold = true, .inner = &inner});
+}
+
 }  // namespace tandem::grammar

@@ -244,7 +244,7 @@ GrammarCache::GrammarCache(std::shared_ptr<const Vocabulary> vocabulary, Compile
 Result<std::shared_ptr<const Grammar>> GrammarCache::get(const GrammarSpec& spec) {
   std::string key{static_cast<char>(spec.kind), spec.strict ? '1' : '0',
                   static_cast<char>(spec.spelling)};
-  key += spec.text;
+  key += spec.pointer + '\n' + spec.text;  // notes say where
   {
     const std::lock_guard lock(mutex_);
     const auto at = entries_.find(key);

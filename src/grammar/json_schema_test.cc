@@ -241,12 +241,24 @@ TEST(Matcher, EndTokensComeOnlyWhereTheTextIsComplete) {
 TEST(GrammarCacheTest, TheSameSpecIsCompiledOnce) {
   GrammarCache cache(test_vocabulary(), {}, 1);
   const auto first = cache.get({.kind = GrammarKind::kRegex, .text = "a"});
-  const auto again = cache.get({.kind = GrammarKind::kRegex, .text = "a", .pointer = "/elsewhere"});
+  const auto again = cache.get({.kind = GrammarKind::kRegex, .text = "a"});
   ASSERT_TRUE(first && again);
   EXPECT_EQ(*first, *again);
   ASSERT_TRUE(cache.get({.kind = GrammarKind::kRegex, .text = "b"}));
   EXPECT_EQ(*cache.get({.kind = GrammarKind::kRegex, .text = "a"}), *first)
       << "in use: not forgotten";
+}
+
+TEST(GrammarCacheTest, NotesNameTheFieldOfTheirOwnRequest) {
+  GrammarCache cache(test_vocabulary());
+  const std::string overlapping =
+      R"({"oneOf":[{"type":"integer"},{"type":"integer","minimum":2}]})";
+  for (const char* pointer : {"/a", "/b"}) {
+    const auto grammar =
+        cache.get({.kind = GrammarKind::kJsonSchema, .text = overlapping, .pointer = pointer});
+    ASSERT_TRUE(grammar);
+    EXPECT_TRUE((*grammar)->notes().at(0).starts_with(std::string(pointer) + "/oneOf "));
+  }
 }
 
 TEST(JsonSchema, LongEnumsTakeLinearTime) {

@@ -232,12 +232,12 @@ class LarkReader : GrammarReader {
       if (!at_end()) pattern += text_[at_++];
     }
     ++at_;
-    PatternOptions options;
+    PatternOptions options{.dot = Dot::kLine};
     for (; is_name(peek()); ++at_) {
       if (peek() == 'i') {
         options.any_case = true;
       } else if (peek() == 's') {
-        options.dot_all = true;
+        options.dot = Dot::kAll;
       } else {
         return wrong("the flags of a regular expression are i and s");
       }
@@ -292,10 +292,16 @@ class LarkReader : GrammarReader {
     return out;
   }
 
-  // %json {schema} or %json@/pointer {schema}; %json? and %json (object): see Expression
+  // %json? and %json!
+  void degree(Expression& out) {
+    out.lax = take("?");
+    out.strict = !out.lax && take("!");
+  }
+
+  // %json {schema} or %json@/pointer {schema}; %json?, %json! and %json (object): see Expression
   Result<Expression> json() {
     Expression out = Expression::of(Kind::kJson);
-    out.lax = take("?");
+    degree(out);
     out.pointer = pointer();
     skip();
     out.object = take("(object)");
@@ -307,7 +313,7 @@ class LarkReader : GrammarReader {
   // %arguments@/pointer (open = ..., close = ..., ...) {schema}
   Result<Expression> arguments(int depth) {
     Expression out = Expression::of(Kind::kArguments);
-    out.lax = take("?");
+    degree(out);
     out.pointer = pointer();
     skip();
     if (!take("(")) return wrong("%arguments needs to know how they are written");
@@ -333,7 +339,7 @@ class LarkReader : GrammarReader {
     return out;
   }
 
-  // %inner@/pointer (lark, json) "definition"
+  // %inner@/pointer (lark, json) "definition", %inner@/pointer (lark, utf8, never = "a") "..."
   Result<Expression> inner() {
     Expression out = Expression::of(Kind::kInner);
     out.pointer = pointer();
@@ -341,8 +347,15 @@ class LarkReader : GrammarReader {
     if (!take("(")) return wrong("%inner needs a kind and a spelling");
     do {
       skip();
-      out.names.push_back(name());
+      std::string one = name();
       skip();
+      if (one != "never") {
+        out.names.push_back(std::move(one));
+        continue;
+      }
+      if (!take("=")) return wrong("'never' names texts");
+      TANDEM_TRY(never, texts());
+      out.never = std::move(never);
     } while (take(","));
     if (!take(")") || out.names.size() != 2) return wrong("%inner needs a kind and a spelling");
     skip();
@@ -419,9 +432,9 @@ Result<NodeId> build_lark(FrontEnd& to, std::string_view text) {
   return build_rules(to, rules, "start", {});
 }
 
-Result<NodeId> build_inner_lark(FrontEnd& to, std::string_view text, Spelling spelling) {
+Result<NodeId> build_inner_lark(FrontEnd& to, std::string_view text, const InnerText& inner) {
   TANDEM_TRY(rules, LarkReader(text).read());
-  return build_rules(to, rules, "start", {.spelling = spelling, .inner = true});
+  return build_rules(to, rules, "start", {.inner = &inner});
 }
 
 }  // namespace tandem::grammar

@@ -38,8 +38,7 @@ class Parser {
       const size_t end = text_.find(')');
       options_.any_case =
           options_.any_case || text_.substr(0, end).find('i') != std::string_view::npos;
-      options_.dot_all =
-          options_.dot_all || text_.substr(0, end).find('s') != std::string_view::npos;
+      if (text_.substr(0, end).find('s') != std::string_view::npos) options_.dot = Dot::kAll;
       at_ = end + 1;
     }
     TANDEM_TRY(out, choice(0));
@@ -155,6 +154,11 @@ class Parser {
     return out;
   }
 
+  CodePoints dot() const {
+    if (options_.dot == Dot::kAll) return CodePoints::all();
+    return (options_.dot == Dot::kLine ? CodePoints::of('\n') : line_ends()).inverted();
+  }
+
   Pattern of(CodePoints set) { return of_set(options_.any_case ? set.any_case() : std::move(set)); }
 
   Result<Pattern> atom(int depth) {
@@ -165,7 +169,7 @@ class Parser {
       return bracket();
     }
     if (c == '*' || c == '+' || c == '?') return wrong("a repetition of nothing");
-    if (take('.')) return of_set(options_.dot_all ? CodePoints::all() : line_ends().inverted());
+    if (take('.')) return of_set(dot());
     if (take('^')) return anchor(Kind::kBegin);
     if (take('$')) return anchor(Kind::kEnd);
     if (take('\\')) {

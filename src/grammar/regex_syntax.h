@@ -22,9 +22,13 @@ struct Pattern {
   uint32_t max = 0;
 };
 
+// What the dot stands for: all but the line ends of ECMA-262 (\n, \r, U+2028, U+2029), which JSON
+// Schema names; all but \n (Python's re, which Lark hands its terminals to, and Rust's regex); all.
+enum class Dot : uint8_t { kScript, kLine, kAll };
+
 struct PatternOptions {
   bool any_case = false;
-  bool dot_all = false;  // the dot is every character, else all but line ends
+  Dot dot = Dot::kScript;
 };
 
 inline constexpr int kPatternDepth = 200;

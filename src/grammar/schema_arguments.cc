@@ -84,10 +84,7 @@ const char* SchemaCompiler::word(const char* json) const {
 
 // `content` where no marker of the notation stands in it.
 RegexId SchemaCompiler::without_never(RegexId content, Spelling spelling) {
-  if (to_.notation.never.empty()) return content;
-  const RegexId text = any_text(spelling);
-  const RegexId markers = regex().literals(to_.notation.never);
-  return regex().both({content, regex().negate(regex().concat({text, markers, text}))});
+  return without_markers(regex(), content, to_.notation.never, spelling);
 }
 
 NodeId SchemaCompiler::string_node(RegexId content) {

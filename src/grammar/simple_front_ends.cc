@@ -4,10 +4,22 @@
 
 namespace tandem::grammar {
 
-Result<NodeId> build_regex(FrontEnd& to, std::string_view text, Spelling spelling) {
-  TANDEM_TRY(pattern, parse_pattern(text));
-  TANDEM_TRY(regex, match_whole(to.program.regex(), pattern, spelling));
-  return to.program.lexeme(regex);
+Result<NodeId> build_regex(FrontEnd& to, std::string_view text) {
+  return build_inner_regex(to, text, {});
+}
+
+Result<NodeId> build_inner_regex(FrontEnd& to, std::string_view text, const InnerText& inner) {
+  RegexStore& store = to.program.regex();
+  TANDEM_TRY(pattern, parse_pattern(text, {.dot = Dot::kLine}));
+  TANDEM_TRY(regex, match_whole(store, pattern, inner.spelling));
+  return to.program.lexeme(without_markers(store, regex, inner.never, inner.spelling));
+}
+
+RegexId without_markers(RegexStore& store, RegexId content, const std::vector<std::string>& markers,
+                        Spelling spelling) {
+  if (markers.empty()) return content;
+  const RegexId text = store.star(any_character(store, spelling));
+  return store.both({content, store.negate(store.concat({text, store.literals(markers), text}))});
 }
 
 Result<NodeId> build_choice(FrontEnd& to, std::string_view text) {

@@ -112,6 +112,84 @@ TEST(Lark, CommonTerminalsAreImported) {
                   {"12 ab\nx", "1 Z\na_1x"}, {"12 a1\nx", "ab ab\nx", "12 ab\n1x"});
 }
 
+TEST(Regex, TheDotIsAllButALineFeedExceptInJsonSchema) {
+  for (const auto& [kind, text] :
+       {std::pair{GrammarKind::kRegex, "a.b"}, std::pair{GrammarKind::kLark, "start: /a.b/"},
+        std::pair{GrammarKind::kLark, "start: %inner@/x (lark, utf8) \"start: /a.b/\""}})
+    expect_language(kind, text,
+                    {"axb", "a\rb",
+                     "a\xE2\x80\xA8"
+                     "b"},
+                    {"a\nb"});
+  expect_language(GrammarKind::kLark, "start: /a.b/s", {"a\nb", "a\rb"}, {"ab"});
+  expect_language(GrammarKind::kJsonSchema, R"({"type":"string","pattern":"^a.b$"})", {R"("axb")"},
+                  {R"("a\nb")", R"("a\rb")",
+                   "\"a\xE2\x80\xA8"
+                   "b\""});
+}
+
+TEST(Lark, EachSchemaIsAsStrictAsItSays) {
+  const std::string overlapping =
+      R"({"oneOf":[{"type":"integer"},{"type":"integer","minimum":2}]})";
+  const std::string loose = "start: %json@/a " + overlapping;
+  const std::string strict = "\"x\" %json!@/b {\"type\":\"null\"}";
+  const auto both = compile_text(GrammarKind::kLark, loose + " " + strict, false);
+  ASSERT_TRUE(both) << both.error().message;
+  ASSERT_EQ((*both)->notes().size(), 1U);
+  EXPECT_TRUE((*both)->notes()[0].starts_with("/a/oneOf "));
+  EXPECT_TRUE(accepts(*both, "3xnull"));
+  for (const std::string& text :
+       {"start: %json!@/b " + overlapping, loose + " %json!@/b " + overlapping}) {
+    const auto refused = compile_text(GrammarKind::kLark, text, false);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().pointer, "/b/oneOf");
+  }
+}
+
+std::string inside(const char* kind, std::string_view definition) {
+  std::string quoted;
+  for (const char c : definition)
+    quoted += c == '\n' ? "\\n" : c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  return std::string("start: \"<\" (%inner@/x (") + kind + ", utf8, never = \"</p>\" \"</f>\") \"" +
+         quoted + "\") \"</p>\"";
+}
+
+TEST(Lark, AMarkerIsTakenOutOfAClientsText) {
+  for (const auto& [kind, text] :
+       {std::pair{"regex", "[a-z</>]*"}, std::pair{"lark", "start: C*\nC: /[a-z<\\/>]/"},
+        std::pair{"lark", "start: (\"<\" | \"/\" | W | \">\")*\nW: /[a-z]+/"},
+        std::pair{"gbnf", "root ::= c*\nc ::= [a-z</>]"}}) {
+    expect_language(GrammarKind::kLark, inside(kind, text),
+                    {"<abc</p>", "<</q><p></p>", "<</p</p>"},
+                    {"<a</p>b</p>", "<</f></p>", "<</p></p>"});
+    const auto grammar = compile_text(GrammarKind::kLark, inside(kind, text));
+    ASSERT_TRUE(grammar);
+    EXPECT_TRUE((*grammar)->notes().empty()) << "regular: exact";
+  }
+  expect_refused(GrammarKind::kLark, inside("regex", "x</p>y"), "invalid_grammar", "/x");
+}
+
+TEST(Lark, WhatTerminalsCouldSpellTogetherIsSaid) {
+  const char* nested = "start: \"(\" T? (start T?)* \")\"\nT: /[a-z<\\/>]+/";
+  const auto within = compile_text(GrammarKind::kLark, inside("lark", nested));
+  ASSERT_TRUE(within) << within.error().message;
+  EXPECT_FALSE(accepts(*within, "<(a</p>)</p>"));
+  EXPECT_TRUE(accepts(*within, "<((b)a)</p>"));
+  const char* apart = "start: \"(\" (start | A B)* \")\"\nA: \"a<\"\nB: /\\/p>+/";
+  const auto noted = compile_text(GrammarKind::kLark, inside("lark", apart));
+  ASSERT_TRUE(noted) << noted.error().message;
+  const char* numbers = "start: N | \"(\" start \"+\" start \")\"\nN: /[0-9]+/";
+  const auto silent = compile_text(GrammarKind::kLark, inside("lark", numbers));
+  ASSERT_TRUE(silent) << silent.error().message;
+  EXPECT_TRUE((*silent)->notes().empty());
+  const char* signs =
+      "start: T | \"(\" start O start \")\"\nO: \"<\" | \"/\" | \"<\\/\"\nT: /[a-z]+>?/";
+  const auto operators = compile_text(GrammarKind::kLark, inside("lark", signs));
+  ASSERT_TRUE(operators) << operators.error().message;
+  ASSERT_EQ((*operators)->notes().size(), 1U);
+  EXPECT_TRUE((*operators)->notes()[0].starts_with("/x: "));
+}
+
 TEST(Lark, GrammarsInsideTextsAreSpelledAsTheText) {
   const char* text =
       "start: \"\\\"\" %inner@/x (lark, json) \"start: A+ \\\"\\\\\\\"\\\"\\nA: /[a\\\\n]/\" "

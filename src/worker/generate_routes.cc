@@ -74,7 +74,7 @@ Result<Worker::Routes::Prepared> Worker::Routes::prepare(api::Endpoint endpoint,
     return invalid_request("one list of ids is needed for each prompt", "/tandem/prompt_token_ids");
   if (prompts.size() > 1 && leg_of(asked) != LegKind::kUnified)
     return invalid_request("several prompts are not handed off", "/tandem/leg");
-  if (api::is_conversation(endpoint) && !api::only_counts(endpoint)) {
+  if (endpoint != api::Endpoint::kEmbeddings && !api::only_counts(endpoint)) {
     const api::Opening opening =
         worker.served_.format->opening(api::prompt_end(prompts[0], *worker.served_.tokenizer));
     TANDEM_TRY(grammar, api::reply_grammar(asked, *worker.served_.format, opening));
@@ -230,6 +230,7 @@ api::ReplyContext Worker::Routes::reply_context(const Prepared& prepared) const 
                                            numerics::random_hex(32)));
   }
   made.tokenizer = worker.served_.tokenizer.get();
+  if (prepared.grammar) made.notes = api::reply_notes(prepared.grammar->notes());
   return made;
 }
 

@@ -103,7 +103,8 @@ def value_for(schema, pick, depth=0):
 
 ENDPOINTS = [("/v1/chat/completions", "ChatRequest"), ("/v1/completions", "CompletionRequest"), ("/v1/embeddings", "EmbeddingRequest"),
              ("/tokenize", "TokenizeRequest"), ("/detokenize", "DetokenizeRequest"), ("/api/chat", "OllamaChatRequest"), ("/api/generate", "OllamaGenerateRequest"),
-             ("/api/embed", "OllamaEmbedRequest"), ("/api/embeddings", "OllamaEmbeddingsRequest")]
+             ("/api/embed", "OllamaEmbedRequest"), ("/api/embeddings", "OllamaEmbeddingsRequest"), ("/v1/responses", "ResponsesRequest"),
+             ("/v1/messages", "MessagesRequest"), ("/v1/responses/input_tokens", "InputTokensRequest"), ("/v1/messages/count_tokens", "CountTokensRequest")]
 
 
 def send(small, path, body):
@@ -120,7 +121,7 @@ def test_bodies_made_from_the_document_never_break_the_server(small, document, p
     pick = random.Random(path)
     for _ in range(60):
         body = value_for(schema_of(document, name), pick)
-        body.update({key: min(body[key], 4) for key in ("n", "max_tokens", "max_completion_tokens") if isinstance(body.get(key), int)})
+        body.update({key: min(body[key], 4) for key in ("n", "max_tokens", "max_completion_tokens", "max_output_tokens") if isinstance(body.get(key), int)})
         body["model"] = "default"
         if pick.random() < 0.5:
             body[pick.choice(list(schema_of(document, name)["properties"]))] = pick.choice(JUNK)
@@ -137,7 +138,8 @@ COMPANIONS = {"top_logprobs": {"logprobs": True}, "stream_options": {"stream": T
 def test_a_field_is_taken_exactly_when_its_schema_takes_it(small, document, path, name):
     """For each field of the document and each odd value: 200 when the schema allows it, a 400 that names the field when not."""
     # Rules between fields, and sizes that are good but slow or too long here.
-    special = {"messages", "prompt", "max_tokens", "max_completion_tokens", "n", "best_of", "min_tokens"}
+    special = {"messages", "prompt", "max_tokens", "max_completion_tokens", "n", "best_of", "min_tokens", "structured_outputs", "guided_json", "json_schema",
+               "guided_grammar", "grammar", "ebnf"}
     for field, schema in schema_of(document, name)["properties"].items():
         validator = jsonschema.Draft202012Validator(schema)
         for value in JUNK:
@@ -151,6 +153,34 @@ def test_a_field_is_taken_exactly_when_its_schema_takes_it(small, document, path
             assert (reply.status == 200) == (validator.is_valid(value) and not missing), (field, value, reply.status, reply.body[:300])
             if reply.status == 400:
                 assert reply.json()["error"]["param"].startswith(field), (field, value, reply.body)
+
+
+CHOICES = [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "c"}},
+           {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}},
+           {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "custom", "custom": {"name": "c"}}]}},
+           {"type": "function"}, {"type": "allowed_tools", "allowed_tools": {"tools": []}}, {"type": "allowed_tools", "allowed_tools": {"mode": "often", "tools": []}},
+           {"type": "custom", "custom": {}}, "often", "none", {}]
+
+
+@pytest.mark.parametrize("path, name", [("/v1/chat/completions", "ChatRequest"), ("/v1/responses", "ResponsesRequest")])
+def test_choices_of_tools_are_taken_exactly_when_the_document_takes_them(small, document, path, name):
+    schema = jsonschema.Draft202012Validator(schema_of(document, name)["properties"]["tool_choice"])
+    chat_form = path == "/v1/chat/completions"
+
+    def flat(choice):  # what chat says in an object of its own, Responses says at once
+        if not isinstance(choice, dict) or chat_form:
+            return choice
+        inner = choice.get(choice.get("type"), {})
+        return {**{key: value for key, value in choice.items() if key != choice.get("type")}, **{key: [flat(one) for one in value] if key == "tools" else value
+                                                                                              for key, value in inner.items()}}
+    tools = [flat({"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}}),
+             flat({"type": "custom", "custom": {"name": "c", "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": "a"}}}})]
+    if not chat_form:
+        tools[1]["format"] = {"type": "grammar", "syntax": "regex", "definition": "a"}
+    rest = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3} if chat_form else {"input": "x", "max_output_tokens": 16}
+    for choice in map(flat, CHOICES):
+        reply = send(small, path, {"tools": tools, "tool_choice": choice, **rest})
+        assert (reply.status == 200) == schema.is_valid(choice), (choice, reply.status, reply.body[:300])
 
 
 def test_unknown_fields_are_ignored(small):

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from agent_scripts import TEMPLATE, call, think
-from servers import connect, request
+from servers import SECRET, Cluster, connect, request
 
 pytestmark = pytest.mark.quick
 
@@ -108,6 +108,26 @@ def test_what_is_not_to_be_kept_is_not(client):
     made = ask(client, "hello", False, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(made.id)
+
+
+def test_each_router_keeps_its_own_responses(module_launch, write_script, tmp_path_factory):
+    """Several routers before the same workers: a session stays on one of them, or the client sends the whole conversation."""
+    script = write_script(tmp_path_factory.mktemp("routers"), REPLIES, chat_template=TEMPLATE)
+    cluster = Cluster(module_launch, script, prefill=0, decode=0, unified=1)
+    second = module_launch("router", "router", "--worker", cluster.workers[0].url, "--port", "0", "--response-store", "100K", env={"TANDEM_SECRET": SECRET}).wait_ready()
+    here, there = (openai.OpenAI(base_url=url + "/v1", api_key="unused", max_retries=0, timeout=60) for url in (cluster.url, second.url))
+    first = ask(here, "remember fact-first please", False)
+    assert shape(ask(here, "second turn", False, previous_response_id=first.id)) == [("message", "You said fact-first.")]
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(there, "second turn", False, previous_response_id=first.id)
+    assert refused.value.code == "previous_response_not_found" and "whole conversation" in refused.value.message
+    items = [{"role": "user", "content": "remember fact-first please"}, *[item.model_dump(exclude_none=True) for item in first.output]]
+    assert shape(ask(there, [*items, {"role": "user", "content": "second turn"}], False)) == [("message", "You said fact-first.")]
+    # A small store forgets the oldest.
+    kept = [ask(there, f"hello {i} " + "x" * 40000, False) for i in range(3)]
+    with pytest.raises(openai.NotFoundError):
+        there.responses.retrieve(kept[0].id)
+    assert there.responses.retrieve(kept[2].id).id == kept[2].id
 
 
 def raw_events(url, body):

@@ -51,17 +51,26 @@ std::string lark_marker(const Marker& marker) {
                            : lark_text(marker.spelling);
 }
 
-std::string custom_text(const CustomText& text, const char* spelling) {
-  return "%inner@" + text.pointer + " (" + text.syntax + ", " + spelling + ") " +
+std::string custom_text(const CustomText& text, const char* spelling,
+                        const std::vector<std::string>& never) {
+  return "%inner@" + text.pointer + " (" + text.syntax + ", " + spelling +
+         (never.empty() ? "" : ", never = " + quoted_list(never, " ")) + ") " +
          lark_text(text.definition);
 }
+
+namespace {
+
+// How much of a tool's schema is kept to.
+const char* degree(const GrammarTool& tool) { return tool.strict ? "!" : "?"; }
+
+}  // namespace
 
 std::string json_arguments(const GrammarTool& tool) {
   if (tool.custom) {
     return lark_text("{\"input\": \"") + " (" + custom_text(*tool.custom, "json") + ") " +
            lark_text("\"}");
   }
-  return std::string("%json") + (tool.strict ? "" : "?") + "@" + tool.pointer + " (object) " +
+  return std::string("%json") + degree(tool) + "@" + tool.pointer + " (object) " +
          tool.parameters.dump();
 }
 
@@ -77,12 +86,15 @@ std::string listed_arguments(const GrammarTool& tool, const ArgumentParts& parts
   if (tool.custom) {
     const std::string& before = parts.string.empty() ? parts.value : parts.string;
     const bool raw = parts.flags != "python";
-    const std::string text = "(" + custom_text(*tool.custom, raw ? "utf8" : "json") + ")";
+    const std::string text =
+        "(" +
+        (raw ? custom_text(*tool.custom, "utf8", parts.never) : custom_text(*tool.custom, "json")) +
+        ")";
     return parts.open + " \"input\" " + before +
            (raw ? " " + text + " " : " \"\\\"\" " + text + " \"\\\"\" ") + parts.close;
   }
-  std::string out = std::string("%arguments") + (tool.strict ? "" : "?") + "@" + tool.pointer +
-                    " (" + parts.flags + ", open = " + parts.open;
+  std::string out = std::string("%arguments") + degree(tool) + "@" + tool.pointer + " (" +
+                    parts.flags + ", open = " + parts.open;
   if (!parts.value.empty()) out += ", value = " + parts.value;
   if (!parts.string.empty()) out += ", string = " + parts.string;
   out += parts.typed + ", close = " + parts.close + ", between = " + parts.between;

@@ -92,7 +92,9 @@ struct ArgumentParts {
 };
 std::string listed_arguments(const GrammarTool& tool, const ArgumentParts& parts);
 // The grammar of a custom tool's text, its characters spelled "utf8" or "json".
-std::string custom_text(const CustomText& text, const char* spelling);
+// None of `never` stands in it, as far as a grammar can say that.
+std::string custom_text(const CustomText& text, const char* spelling,
+                        const std::vector<std::string>& never = {});
 
 // The first of the markers opens calls, none of them may stand in free text.
 void open_with(CallLayout& layout, std::initializer_list<const Marker*> markers);

@@ -459,6 +459,35 @@ TEST_P(Layouts, CustomToolsTextsFollowTheirGrammars) {
   }
 }
 
+// Texts that look like what ends them: either written so that they are read back, or not at all.
+TEST_P(Layouts, CustomToolsTextsDoNotEndTheirCalls) {
+  const Model model = model_of(GetParam());
+  const char* const definition =
+      "[a-z\\n</\xEF\xBD\x9C"
+      "DSML_>]{4,60}";
+  JsonValue grammar = JsonValue::object(
+      {{"syntax", JsonValue::string("regex")}, {"definition", JsonValue::string(definition)}});
+  const auto request = chat(
+      R"(,"tools":[{"type":"custom","custom":{"name":"exec","format":{"type":"grammar","grammar":)" +
+      grammar.dump() + R"(}}}],"tool_choice":"required","parallel_tool_calls":false)");
+  ASSERT_TRUE(request) << request.error().message;
+  const auto spec = reply_grammar(*request, *model.format, opening_of(model));
+  ASSERT_TRUE(spec) << spec.error().message;
+  const auto made = compiled(**spec, model);
+  ASSERT_NE(made, nullptr);
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    Writer writer(model, made, seed);
+    writer.ends_texts = true;
+    ASSERT_TRUE(writer.finish()) << writer.text;
+    const Said said = read(model, request->tools, writer);
+    ASSERT_EQ(said.calls.size(), 1U) << writer.text;
+    EXPECT_EQ(said.text, "") << writer.text;
+    const std::string input = custom_input(said.calls[0].second);
+    EXPECT_TRUE(valid(model, protocol::GrammarKind::kRegex, definition, input))
+        << writer.text << "\nread as " << input;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Layouts, testing::ValuesIn(kVariants));
 
 TEST(CallLayout, SaysWhichTokenIsMissing) {
@@ -520,6 +549,23 @@ TEST(CallLayout, FormatsAreInsideWhatFamiliesWriteAroundAnswers) {
     if (writer.finish())
       EXPECT_EQ(read(model, JsonValue::array(), writer).text, "{\"a\": 1}") << writer.text;
   }
+}
+
+TEST(CallLayout, AStrictToolMakesNoFormatStrict) {
+  const Model model = model_of({"hermes", "", "", false});
+  const auto notes = [&](const char* strict) {
+    const auto request = chat(body_of(
+        kSchemas[3],
+        R"(,"response_format":{"type":"json_schema","json_schema":{"name":"x","strict":)" +
+            std::string(strict) +
+            R"(,"schema":{"oneOf":[{"type":"integer"},{"type":"integer","minimum":2}]}}})"));
+    const auto spec = reply_grammar(*request, *model.format, Opening::kFree);
+    EXPECT_TRUE(spec) << spec.error().message;
+    const auto made = grammar::compile(**spec, model.vocabulary);
+    return made ? (*made)->notes().size() : 1000;
+  };
+  EXPECT_EQ(notes("false"), 1U);
+  EXPECT_EQ(notes("true"), 1000U) << "refused";
 }
 
 TEST(CallLayout, ErrorsOfSchemasAndGrammarsSayWhere) {

@@ -229,7 +229,7 @@ Result<CallLayout> gemma_layout(const LayoutInput& in) {
     const std::string arguments =
         tool.custom ? "\"{input:\" " + quote + " (" + custom_text(*tool.custom, "utf8") + ") " +
                           quote + " \"}\""
-                    : std::string("%arguments") + (tool.strict ? "" : "?") + "@" + tool.pointer +
+                    : std::string("%arguments") + (tool.strict ? "!" : "?") + "@" + tool.pointer +
                           " (gemma = " + quote + ") " + tool.parameters.dump();
     return lark_text("call:" + tool.name) + " " + arguments + " " + close;
   };
