@@ -47,7 +47,7 @@ levels() {  # the whole stack with a lower instruction set forced; the unit test
 venv() {
   local stamp=build/venv/.stamp
   if [ ! -e "$stamp" ] || [ tests/requirements.txt -nt "$stamp" ]; then
-    rm -rf build/venv && python3 -m venv build/venv && build/venv/bin/pip install -q --disable-pip-version-check -r tests/requirements.txt && touch "$stamp"
+    rm -rf build/venv && python3 -m venv build/venv && build/venv/bin/pip install -q --no-compile --disable-pip-version-check -r tests/requirements.txt && touch "$stamp"
   fi
 }
 
