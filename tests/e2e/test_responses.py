@@ -114,7 +114,7 @@ def test_each_router_keeps_its_own_responses(module_launch, write_script, tmp_pa
     """Several routers before the same workers: a session stays on one of them, or the client sends the whole conversation."""
     script = write_script(tmp_path_factory.mktemp("routers"), REPLIES, chat_template=TEMPLATE)
     cluster = Cluster(module_launch, script, prefill=0, decode=0, unified=1)
-    second = module_launch("router", "router", "--worker", cluster.workers[0].url, "--port", "0", "--response-store", "100K", env={"TANDEM_SECRET": SECRET}).wait_ready()
+    second = module_launch("router", "router", "--worker", cluster.workers[0].url, "--port", "0", "--response-store", "12K", env={"TANDEM_SECRET": SECRET}).wait_ready()
     here, there = (openai.OpenAI(base_url=url + "/v1", api_key="unused", max_retries=0, timeout=60) for url in (cluster.url, second.url))
     first = ask(here, "remember fact-first please", False)
     assert shape(ask(here, "second turn", False, previous_response_id=first.id)) == [("message", "You said fact-first.")]
@@ -124,7 +124,7 @@ def test_each_router_keeps_its_own_responses(module_launch, write_script, tmp_pa
     items = [{"role": "user", "content": "remember fact-first please"}, *[item.model_dump(exclude_none=True) for item in first.output]]
     assert shape(ask(there, [*items, {"role": "user", "content": "second turn"}], False)) == [("message", "You said fact-first.")]
     # A small store forgets the oldest.
-    kept = [ask(there, f"hello {i} " + "x" * 40000, False) for i in range(3)]
+    kept = [ask(there, f"hello {i} " + "x" * 2000, False) for i in range(3)]
     with pytest.raises(openai.NotFoundError):
         there.responses.retrieve(kept[0].id)
     assert there.responses.retrieve(kept[2].id).id == kept[2].id
