@@ -3,7 +3,8 @@
 // defines), then per scale of the tile one product of scales and one multiply-add, two with a
 // minimum. The codes and scales are decoded once for up to kMaxI8Rows rows of activations.
 //
-// Included after bytes_*.h, tile.inl.h, dot(), kMaxI8Rows, kTileUnroll and kStreamAhead.
+// Included after bytes_*.h, tile.inl.h, dot(), kMaxI8Rows, kTileUnroll, kInlineTiles and
+// kStreamAhead.
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -72,19 +73,29 @@ inline void multiply_rows(const std::byte* group, size_t tiles, const Activation
         acc[part][m] = add_tile<kFormat>(w, x[m * stride_x + column_tile], acc[part][m]);
     }
   };
+  // A call reads and writes all sums for every tile; where registers are few, what the compiler
+  // spills otherwise costs more.
+  const auto run = [&](const std::byte* chunk, int tile, size_t column_tile)
+                       __attribute__((always_inline)) {
+                         if constexpr (kInlineTiles) {
+                           [[clang::always_inline]] step(chunk, tile, column_tile);
+                         } else {
+                           step(chunk, tile, column_tile);
+                         }
+                       };
   const std::byte* chunk = group;
   size_t done = 0;
   for (; done + kTiles <= tiles; done += kTiles, chunk += kChunk.bytes) {
-#pragma clang loop unroll_count(kTileUnroll)
+#pragma clang loop unroll_count(kTileUnroll<kFormat>)
     for (size_t tile = 0; tile < kTiles; ++tile) {
       if constexpr (kRows <= 4)
         prefetch_bytes<kChunk.bytes / kTiles>(chunk + tile * (kChunk.bytes / kTiles));
-      step(chunk, static_cast<int>(tile), done + tile);
+      run(chunk, static_cast<int>(tile), done + tile);
     }
   }
   // A last chunk of one tile: only blocks of 32 have it.
   for (int tile = 0; done + static_cast<size_t>(tile) < tiles; ++tile)
-    step(chunk, tile, done + static_cast<size_t>(tile));
+    run(chunk, tile, done + static_cast<size_t>(tile));
 #pragma clang loop unroll(full)
   for (int i = 0; i < kParts * kRows; ++i) {
     const int at = i / kRows * kPartRows;

@@ -14,7 +14,9 @@
 namespace tandem::ops::cpu {
 namespace {
 
-constexpr int kMaxI8Rows = 2;   // more go through panels
+constexpr int kMaxI8Rows = 2;  // more go through panels
+constexpr bool kInlineTiles = false;
+template <Format kFormat>
 constexpr int kTileUnroll = 1;  // two halves of a tile are enough to do at once
 // Zen 3: asking early gave 35 instead of 27 GB/s on two threads. Zen 4: faster at 4 KiB than at 1
 // for most formats; with nothing asked for, 4-bit codes are faster still and all others slower.
