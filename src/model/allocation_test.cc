@@ -35,6 +35,7 @@ struct Pages {
 // Allocations of one pass of a row (or of `rows`) of each sequence, at `position`.
 int64_t allocations_of_pass(Model& model, const Pages& pages, int32_t position, int32_t rows) {
   std::vector<ops::SequenceRows> sequences;
+  sequences.reserve(kSequences);
   for (int32_t s = 0; s < kSequences; ++s) {
     sequences.push_back({.first_row = s * rows,
                          .row_count = rows,
