@@ -4,7 +4,7 @@ instance (written in the one spelling that grammars have, its properties in some
 
     json_schema_suite.py --program build/release/bench_grammar [--suite DIR] [--fetch DIR] [--table FILE]
 
-The suite comes with the source archive of `jsonschema` on PyPI; --fetch brings it. Nothing of it is kept in git. Without it
+The suite comes with the source archive of `jsonschema` on PyPI; --fetch brings it. Nothing of it is kept in git. Without either
 the script says so and ends well."""
 import argparse
 import collections
@@ -67,7 +67,7 @@ def spellings(value):
 
 def fetch(folder):
     os.makedirs(folder, exist_ok=True)
-    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation", "--no-binary", ":all:",
+    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
                     "jsonschema==4.26.0", "-d", folder], check=False)
     for archive in glob.glob(os.path.join(folder, "jsonschema-*.tar.gz")):
         with tarfile.open(archive) as tar:
@@ -106,8 +106,8 @@ def main():
         fetch(args.fetch)
     suite = args.suite or (args.fetch and find_suite(args.fetch))
     if not suite or not os.path.isdir(suite):
-        print("json_schema_suite: skipped: the suite was not fetched (--fetch DIR)")
-        return 0
+        print("json_schema_suite: " + ("the suite could not be fetched" if args.fetch else "skipped: the suite was not fetched (--fetch DIR)"))
+        return 1 if args.fetch else 0
     lines, asked = [], []
     for draft, file, schema, group in cases(suite):
         tests, texts = [], []

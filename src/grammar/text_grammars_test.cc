@@ -138,8 +138,8 @@ TEST(Lark, EachSchemaIsAsStrictAsItSays) {
   ASSERT_EQ((*both)->notes().size(), 1U);
   EXPECT_TRUE((*both)->notes()[0].starts_with("/a/oneOf "));
   EXPECT_TRUE(accepts(*both, "3xnull"));
-  for (const std::string& text :
-       {"start: %json!@/b " + overlapping, loose + " %json!@/b " + overlapping}) {
+  for (const std::string& text : {std::string("start: %json!@/b ").append(overlapping),
+                                  std::string(loose).append(" %json!@/b ").append(overlapping)}) {
     const auto refused = compile_text(GrammarKind::kLark, text, false);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().pointer, "/b/oneOf");
