@@ -28,6 +28,7 @@ class MockTest : public ::testing::Test {
 
   awaitable<Result<net::WholeResponse>> post(const MockServer& to, std::string path,
                                              std::string body, net::Headers headers = {},
+                                             Duration head = std::chrono::seconds(20),
                                              Duration patience = std::chrono::seconds(20)) {
     net::ClientRequest request;
     request.method = "POST";
@@ -37,7 +38,7 @@ class MockTest : public ::testing::Test {
     request.headers = std::move(headers);
     request.headers.add("Content-Type", "application/json");
     request.body = std::move(body);
-    return net::fetch(client_, std::move(request), {std::chrono::seconds(2), patience, patience});
+    return net::fetch(client_, std::move(request), {std::chrono::seconds(2), head, patience});
   }
 
   // Both legs at once; the answers of prefill and decode.

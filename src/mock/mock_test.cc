@@ -297,23 +297,29 @@ TEST_F(MockTest, EveryFaultIsSeenByTheClient) {
 TEST_F(MockTest, FaultsOfSilenceAndOfGivingUpAreSeenToo) {
   const auto one = server(Dialect::kOpenai, Role::kUnified);
   run([](MockTest* t, const MockServer& a) -> awaitable<void> {
-    const auto with = [&](const char* fault, const char* rest, Duration patience) {
-      return t->post(a, kChat, "{" + kMessages + rest + "}", {{"x-mock-fault", fault}}, patience);
+    const auto with = [&](const char* fault, const char* rest, Duration head, Duration patience) {
+      return t->post(a, kChat, "{" + kMessages + rest + "}", {{"x-mock-fault", fault}}, head,
+                     patience);
     };
     constexpr auto kShort = std::chrono::milliseconds(100);
     constexpr auto kLong = std::chrono::seconds(10);
-    EXPECT_EQ((co_await with("stall", "", kShort)).error().code, "head_timeout");
-    EXPECT_EQ((co_await with("stall-mid-stream", R"(,"stream":true)", kShort)).error().code,
+    EXPECT_EQ((co_await with("stall", "", kShort, kLong)).error().code, "head_timeout");
+    EXPECT_EQ((co_await with("stall-mid-stream", R"(,"stream":true)", kLong, kShort)).error().code,
               "body_timeout");
-    EXPECT_NE((co_await with("abort", "", kLong))->body.find(R"("finish_reason":"abort")"),
+    EXPECT_NE((co_await with("abort", "", kLong, kLong))->body.find(R"("finish_reason":"abort")"),
               std::string::npos);
     const TimePoint begin = std::chrono::steady_clock::now();
-    EXPECT_EQ((co_await with("slow", R"(,"max_tokens":20)", kLong))->status, 200);
+    EXPECT_EQ((co_await with("slow", R"(,"max_tokens":20)", kLong, kLong))->status, 200);
     EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(150));
     const std::string before = a.state().find("engine_id")->as_string();
-    EXPECT_FALSE(co_await with("restart", "", kLong));
+    EXPECT_FALSE(co_await with("restart", "", kLong, kLong));
     EXPECT_NE(a.state().find("engine_id")->as_string(), before);
-    co_await t->reactor_.sleep(std::chrono::milliseconds(20));  // its clients left a moment ago
+    // Its clients left a moment ago.
+    const TimePoint patience = std::chrono::steady_clock::now() + kLong;
+    while ((count(a.state(), "running") != 0 || count(a.state(), "open") != 0 ||
+            count(a.state(), "waiting") != 0) &&
+           std::chrono::steady_clock::now() < patience)
+      co_await t->reactor_.sleep(std::chrono::milliseconds(5));
     expect_clean(a);
   }(this, *one));
 }

@@ -23,6 +23,10 @@ tl::unexpected<Error> unexpected_status(std::string_view path, int status) {
                     "its " + std::string(path) + " answered " + std::to_string(status));
 }
 
+tl::unexpected<Error> not_a_worker() {
+  return make_error(502, "worker_removed", "it is not a worker any more");
+}
+
 // It took the connection, and that is all.
 bool says_nothing(const Error& error) {
   return error.code == "head_timeout" || error.code == "body_timeout";
@@ -167,20 +171,24 @@ net::asio::awaitable<void> WorkerRegistry::relearn(WorkerId id, int32_t rank) {
 // One rank tells whether it is the same process still; only of another one all ranks are asked.
 // What is known stays until it is replaced: other requests need something to go on.
 net::asio::awaitable<Status> WorkerRegistry::learn_anew(WorkerId id, int32_t rank) {
-  const Worker& worker = *workers_[id];
-  const auto engine_id = [&worker, place = static_cast<size_t>(std::max(rank, 0))] {
+  Worker& worker = *workers_[id];
+  rank = std::max(rank, 0);
+  const auto engine_id = [&worker, place = static_cast<size_t>(rank)] {
     const auto& all = worker.engine.identities;
     return place < all.size() ? all[place].engine_id : std::string();
   };
   const std::string before = engine_id();
-  if (Status learned = co_await learn_identity(id, std::max(rank, 0)); !learned) co_return learned;
-  if (engine_id() == before) co_return Status();
-  if (!before.empty() && events_.new_epoch) events_.new_epoch(id);
+  if (Status learned = co_await learn_identity(id, rank); !learned) co_return learned;
+  const bool same = engine_id() == before;
+  if (same && !worker.ranks_outdated) co_return Status();
+  if (!same && !before.empty() && events_.new_epoch) events_.new_epoch(id);
   std::vector<int32_t> others;
   for (int32_t other = 0; other < ranks(id); ++other) {
     if (other != rank) others.push_back(other);
   }
-  co_return co_await learn_identities(id, std::move(others));
+  Status all = co_await learn_identities(id, std::move(others));
+  if (all) worker.ranks_outdated = false;
+  co_return all;
 }
 
 // Several at once: an engine answers for each rank in a step of that rank's.
@@ -217,6 +225,7 @@ net::asio::awaitable<Status> WorkerRegistry::learn_models(WorkerId id) {
     if (!listed) co_return tl::unexpected(listed.error());
     models = std::move(*listed);
   }
+  if (worker.state == State::kRemoved) co_return not_a_worker();
   for (const EngineModel& model : models) {
     const auto known = models_->named(model.id);
     const bool theirs = known && known->connector != worker.connector;
@@ -314,6 +323,7 @@ net::asio::awaitable<Status> WorkerRegistry::learn_engine_ids(WorkerId id) {
 // One token is prefilled for nobody; the block it holds goes when its lease runs out.
 net::asio::awaitable<Status> WorkerRegistry::learn_identity(WorkerId id, int32_t rank) {
   Worker& worker = *workers_[id];
+  if (stopping_ || worker.engine.models.empty()) co_return not_a_worker();
   net::ClientRequest request;
   request.method = "POST";
   request.host = worker.url.host;
@@ -358,6 +368,7 @@ bool WorkerRegistry::identity_seen(WorkerId id, int32_t rank, const PrefillIdent
   const auto place = static_cast<size_t>(rank);
   if (place < known.size() && known[place].engine_id == identity.engine_id) return false;
   keep_identity(worker, rank, identity);
+  worker.ranks_outdated = ranks(id) > 1;
   if (events_.new_epoch) events_.new_epoch(id);
   return true;
 }

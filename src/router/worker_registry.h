@@ -225,7 +225,8 @@ class WorkerRegistry {
     std::vector<PrefillRate> prefill_rates;
     std::vector<RecentTokens> recent_tokens;
     double step_seconds = 0.02;
-    std::string complaint;  // logged once
+    std::string complaint;        // logged once
+    bool ranks_outdated = false;  // what is known of other ranks may be of a process that ended
     std::shared_ptr<Asking> asking;
     net::Event poke;
   };

@@ -267,6 +267,10 @@ void PrefixHolders::expect(Expectation expectation, Worker worker, int32_t rank,
       while (!expected_.empty() && expected_bytes() + more > max_expected_)
         take_back(expected_.begin(), kPortion);
       Expected& expected = expected_[expectation];
+      if (!expected.keys.empty() && (expected.group != number || expected.epoch != group.epoch)) {
+        expected_blocks_ -= expected.keys.size();  // forgotten meanwhile: its lane is gone
+        expected.keys.clear();
+      }
       if (expected.keys.empty()) {
         expected.keys.reserve(chain.size() - std::max(held, begin));
         expected.group = number;

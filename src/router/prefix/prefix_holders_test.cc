@@ -231,6 +231,21 @@ TEST_F(Holders, ExpectationsOfOnePromptEndOnTheirOwn) {
   EXPECT_EQ(holders.counts().expected, 200U);
 }
 
+TEST_F(Holders, AnExpectationWhoseBeginningWasForgottenEndsWhole) {
+  const PromptKeys prompt = keys(tokens(1, 200));
+  const PromptKeys head{kBlock, {prompt.keys.begin(), prompt.keys.begin() + 3}};
+  const auto expected = holders.new_expectation();
+  holders.expect(expected, 0, 0, head.keys, 0, kStart);
+  holders.forget(0);  // another thread's, between two portions
+  holders.expect(expected, 0, 0, prompt.keys, 0, kStart);
+  EXPECT_EQ(held(prompt)[0], 800);
+  EXPECT_EQ(holders.counts().expected, 200U);
+  holders.settle(expected, Duration::zero(), kStart);
+  for (int i = 0; i < 8; ++i) holders.tend(kStart);
+  EXPECT_EQ(held(prompt)[0], 0);
+  EXPECT_EQ(holders.counts().expected, 0U);
+}
+
 TEST_F(Holders, AWorkerWithoutEventsIsBelievedWhatItAnsweredUntilNobodyAsksForItAnyMore) {
   const PromptKeys prompt = keys(tokens(1, 6));
   const PromptKeys other = keys(tokens(2, 6));
