@@ -203,19 +203,26 @@ Status read_structured_outputs(const JsonValue& value, const std::string& pointe
                     {"regex", read_format_regex},
                     {"choice", read_format_choice},
                     {"grammar", read_format_grammar}};
+  const JsonValue* object = value.find("json_object");
+  bool known = value.members().empty() || object != nullptr;
   for (const auto& [key, read] : kReaders) {
     const JsonValue* given = value.find(key);
+    known = known || given != nullptr;
     if (given != nullptr && !given->is_null())
       TANDEM_CHECK(read(*given, pointer + "/" + key, draft));
   }
-  const JsonValue* object = value.find("json_object");
+  if (object != nullptr && !object->is_bool() && !object->is_null())
+    return refuse("invalid_type", "'json_object' must be a boolean", pointer + "/json_object");
   if (object != nullptr && object->as_bool())
     TANDEM_CHECK(put_format(
         {.kind = AnswerFormat::Kind::kJsonObject, .pointer = pointer + "/json_object"}, draft));
   const JsonValue* tags = value.find("structural_tag");
-  if (tags == nullptr || tags->is_null()) return {};
-  return make_error(400, "unsupported_parameter", "use tools, or a grammar",
-                    pointer + "/structural_tag");
+  if (tags != nullptr && !tags->is_null())
+    return refuse("unsupported_parameter", "use tools, or a grammar", pointer + "/structural_tag");
+  if (known) return {};
+  return refuse("invalid_value",
+                "'structured_outputs' must have json, regex, choice, grammar or json_object",
+                pointer);
 }
 
 Status read_tools(const JsonValue& value, const std::string& pointer, Draft& draft) {

@@ -89,30 +89,32 @@ std::string lark_of(const AnswerFormat& format) {
          (schema ? format.schema.dump() : R"({"type": "object"})");
 }
 
+// Where it is the whole reply. A client's Lark and GBNF are read as where they are a part: without
+// special tokens and schemas.
 GrammarSpec spec_of(const AnswerFormat& format) {
   using Kind = AnswerFormat::Kind;
   GrammarSpec out{.strict = format.strict, .pointer = format.pointer};
   switch (format.kind) {
     case Kind::kRegex:
       out.kind = GrammarKind::kRegex;
+      out.text = format.definition;
       break;
     case Kind::kGbnf:
-      out.kind = GrammarKind::kGbnf;
-      break;
     case Kind::kLark:
       out.kind = GrammarKind::kLark;
+      out.text = "start: " + lark_of(format) + "\n";
       break;
     case Kind::kChoice:
       out.kind = GrammarKind::kChoice;
+      out.text = format.schema.dump();
       break;
     case Kind::kJsonSchema:
       out.kind = GrammarKind::kJsonSchema;
+      out.text = format.schema.dump();
       break;
     default:
-      return out;  // any object
+      break;  // any object
   }
-  const bool json = format.kind == Kind::kJsonSchema || format.kind == Kind::kChoice;
-  out.text = json ? format.schema.dump() : format.definition;
   return out;
 }
 

@@ -128,7 +128,12 @@ constexpr Field kGeneration[] = {
     {"bad_words", "constrained output", Refused{"[[]]"}},
     {"logits_processors", "code in requests", Refused{"[[]]"}},
     {"structured_outputs", "The answer's format: one of json, regex, choice, grammar, json_object",
-     Special{R"({"type":["object","null"]})", read_structured_outputs}},
+     Special{
+         R"({"type":["object","null"],"properties":{"json":{"type":["object","string","null"]},"regex":{"type":["string","null"]},)"
+         R"("choice":{"type":["array","null"],"items":{"type":"string","minLength":1}},"grammar":{"type":["string","null"]},)"
+         R"("json_object":{"type":["boolean","null"]},"structural_tag":{"type":"null"}},"anyOf":[{"type":"null"},{"maxProperties":0},)"
+         R"({"required":["json"]},{"required":["regex"]},{"required":["choice"]},{"required":["grammar"]},{"required":["json_object"]}]})",
+         read_structured_outputs}},
     {"guided_json", "A JSON schema that the answer follows", kSchemaFormat},
     {"guided_regex", "A regular expression that the whole answer matches", kRegexFormat},
     {"guided_choice", "Texts, one of which is the answer",
@@ -189,7 +194,10 @@ constexpr Field kChat[] = {
          R"("properties":{"type":{"const":"custom"},"custom":{"type":"object","required":["name"],)"
          R"("properties":{"name":{"type":"string"}}}}},{"type":"object","required":["type","allowed_tools"],)"
          R"("properties":{"type":{"const":"allowed_tools"},"allowed_tools":{"type":"object","required":["mode","tools"],)"
-         R"("properties":{"mode":{"enum":["auto","required"]},"tools":{"type":"array","items":{"type":"object"}}}}}}]})",
+         R"("properties":{"mode":{"enum":["auto","required"]},"tools":{"type":"array","items":{"anyOf":[)"
+         R"({"type":"object","required":["function"],"properties":{"function":{"type":"object","required":["name"],"properties":{"name":{"type":"string","minLength":1}}}}},)"
+         R"({"type":"object","required":["custom"],"properties":{"custom":{"type":"object","required":["name"],"properties":{"name":{"type":"string","minLength":1}}}}}]}}},)"
+         R"("anyOf":[{"properties":{"mode":{"const":"auto"}}},{"properties":{"mode":{"const":"required"},"tools":{"minItems":1}}}]}}}]})",
          read_tool_choice}},
     {"parallel_tool_calls", "false: at most one call in an answer",
      Flag{[](Draft& d) -> bool& { return d.request.parallel_calls; }}, "true"},
@@ -331,7 +339,10 @@ constexpr Field kResponsesCommon[] = {
          R"({"anyOf":[{"enum":["auto","none","required",null]},{"type":"object","required":["type","name"],"properties":{)"
          R"("type":{"enum":["function","custom"]},"name":{"type":"string"},"namespace":{"type":["string","null"]}}},)"
          R"({"type":"object","required":["type","mode","tools"],"properties":{"type":{"const":"allowed_tools"},)"
-         R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","items":{"type":"object"}}}}]})",
+         R"("mode":{"enum":["auto","required"]},"tools":{"type":"array","items":{"anyOf":[)"
+         R"({"type":"object","required":["name"],"properties":{"name":{"type":"string","minLength":1}}},{"type":"object","required":["type"],)"
+         R"("properties":{"type":{"type":"string","minLength":1,"not":{"enum":["function","custom"]}}}}]}}},"anyOf":[{"properties":{"mode":{"const":"auto"}}},)"
+         R"({"properties":{"mode":{"const":"required"},"tools":{"minItems":1,"contains":{"properties":{"type":{"enum":["function","custom"]}}}}}}]}]})",
          read_response_tool_choice}},
     {"parallel_tool_calls", "false: at most one call in an answer",
      Flag{[](Draft& d) -> bool& { return d.request.parallel_calls; }}, "true"},

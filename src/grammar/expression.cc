@@ -1,10 +1,10 @@
 #include "grammar/expression.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "grammar/argument_types.h"
+#include "grammar/guarded_lexemes.h"
 
 namespace tandem::grammar {
 namespace {
@@ -23,8 +23,9 @@ class Builder {
         rules_(rules),
         inner_(options.inner),
         spelling_(inner_ == nullptr ? Spelling::kUtf8 : inner_->spelling),
-        fold_(options.fold || guarded()),
-        most_parts_(guarded() ? kFoldedInnerParts : kFoldedParts) {}
+        lexemes_(to, inner_),
+        fold_(options.fold || lexemes_.guarded()),
+        most_parts_(lexemes_.guarded() ? kFoldedInnerParts : kFoldedParts) {}
 
   Result<NodeId> rule(const std::string& name) {
     const auto known = ids_.find(name);
@@ -33,7 +34,7 @@ class Builder {
     if (at == rules_.end()) return wrong("There is no rule '" + name + "'.");
     if (at->second.terminal || (fold_ && folds(at->second.body))) {
       TANDEM_TRY(regex, terminal(name));
-      return lexeme(regex);
+      return lexemes_.lexeme(regex);
     }
     const RuleId id = to_.program.new_rule(name);
     ids_.emplace(name, id);
@@ -42,58 +43,16 @@ class Builder {
     return to_.program.call(id);
   }
 
-  // Which of the markers that must not stand in the text several lexemes could still spell; empty:
-  // surely none.
-  std::string spelled_across() {
-    if (!guarded() || ids_.empty()) return {};  // without rules it is one lexeme
-    for (const std::string& marker : inner_->never) {
-      if (may_spell(marker)) return marker;
-    }
-    return {};
+  // As of GuardedLexemes.
+  Result<std::string> spelled_across() {
+    if (ids_.empty()) return std::string();  // without rules it is one lexeme
+    return lexemes_.spelled_across();
   }
 
  private:
   static tl::unexpected<Error> wrong(std::string what) {
     return make_error(400, "invalid_grammar", std::move(what));
   }
-  bool guarded() const { return inner_ != nullptr && !inner_->never.empty(); }
-
-  NodeId lexeme(RegexId regex) {
-    if (!guarded()) return to_.program.lexeme(regex);
-    const RegexId clean = without_markers(store(), regex, inner_->never, spelling_);
-    if (std::ranges::find(lexemes_, clean) == lexemes_.end()) lexemes_.push_back(clean);
-    return to_.program.lexeme(clean);
-  }
-
-  // A lexeme ends with the marker's beginning, others are what is in the middle, one begins with
-  // the rest.
-  bool may_spell(const std::string& marker) {
-    constexpr size_t kMostLexemes = 64;
-    constexpr size_t kEffort = 2000;
-    if (lexemes_.size() > kMostLexemes) return true;
-    const RegexId any = store().star(store().bytes(ByteSet::all()));
-    const auto meets = [&](RegexId lexeme, RegexId other) {
-      return !store().is_empty(store().both({lexeme, other}), kEffort);
-    };
-    const std::string_view text = marker;
-    std::vector<bool> reached(text.size(), false);
-    for (size_t at = 1; at < text.size(); ++at) {
-      const RegexId head = store().literal(text.substr(0, at));
-      for (const RegexId one : lexemes_)
-        reached[at] = reached[at] || meets(one, store().concat(any, head));
-    }
-    for (size_t at = 1; at < text.size(); ++at) {
-      if (!reached[at]) continue;
-      const RegexId rest = store().literal(text.substr(at));
-      for (const RegexId one : lexemes_) {
-        for (size_t to = at + 1; to < text.size(); ++to)
-          reached[to] = reached[to] || store().matches(one, text.substr(at, to - at));
-        if (meets(one, store().concat(rest, any))) return true;
-      }
-    }
-    return false;
-  }
-
   RegexStore& store() { return to_.program.regex(); }
 
   Status check_depth() const {
@@ -146,18 +105,18 @@ class Builder {
     TANDEM_CHECK(to_.check_limits());
     if (fold_ && folds(expression)) {
       TANDEM_TRY(folded, regex(expression));
-      return lexeme(folded);
+      return lexemes_.lexeme(folded);
     }
     switch (expression.kind) {
       case Kind::kText:
-        if (!expression.any_case && !guarded())
+        if (!expression.any_case && !lexemes_.guarded())
           return to_.program.literal(spelled(expression.text));
         [[fallthrough]];
       case Kind::kPattern:
       case Kind::kUntil:
       case Kind::kWithout: {
         TANDEM_TRY(one, regex(expression));
-        return lexeme(one);
+        return lexemes_.lexeme(one);
       }
       case Kind::kRule:
         return rule(expression.text);
@@ -200,14 +159,17 @@ class Builder {
     const bool strict =
         std::exchange(to_.strict, !expression.lax && (to_.strict || expression.strict));
     const Notation outer = to_.notation;
+    const size_t noted = to_.notes.size();
     auto built = of_schema(expression, *root);
     const auto fits = [&] {
       return built ? to_.program.derives_anything(*built) : built.error().code == "grammar_timeout";
     };
     if (expression.lax && !fits()) {
-      to_.notes.push_back(built ? expression.pointer + " is not enforced."
+      to_.notes.resize(noted);  // those of what is given up
+      to_.notes.push_back(built ? expression.pointer + ": only types and required are enforced."
                                 : built.error().pointer.value_or(expression.pointer) +
-                                      " is not enforced: " + built.error().message);
+                                      " is not enforced, and of " + expression.pointer +
+                                      " only types and required are: " + built.error().message);
       // Readers look at the types that were declared, whether they are enforced or not.
       for (const bool words : {false, true}) {
         built = of_schema(expression, simple_parameters(*root, words));
@@ -371,9 +333,9 @@ class Builder {
   const GrammarRules& rules_;
   const InnerText* inner_;
   Spelling spelling_;
+  GuardedLexemes lexemes_;
   bool fold_;
   size_t most_parts_;
-  std::vector<RegexId> lexemes_;  // where guarded(): all
   std::map<std::string, RuleId> ids_;
   std::map<std::string, std::optional<RegexId>> terminals_;
   std::map<std::string, size_t> sizes_;
@@ -391,126 +353,12 @@ Result<NodeId> build_rules(FrontEnd& to, const GrammarRules& rules, const std::s
     return make_error(400, "invalid_grammar", "The grammar has no rule '" + root + "'.");
   Builder builder(to, rules, options);
   TANDEM_TRY(built, builder.rule(root));
-  if (const std::string marker = builder.spelled_across(); !marker.empty()) {
+  TANDEM_TRY(marker, builder.spelled_across());
+  if (!marker.empty()) {
     to.notes.push_back(options.inner->pointer + ": a text that spells " + marker +
                        " out of several terminals would end its call.");
   }
   return built;
-}
-
-tl::unexpected<Error> GrammarReader::wrong(const std::string& what) const {
-  const std::string_view before = text_.substr(0, std::min(at_, text_.size()));
-  const auto line = std::ranges::count(before, '\n') + 1;
-  return make_error(400, "invalid_grammar",
-                    "Line " + std::to_string(line) + " of the grammar: " + what + ".");
-}
-
-std::string GrammarReader::name() {
-  std::string out;
-  while (is_name(peek())) out += text_[at_++];
-  return out;
-}
-
-std::optional<uint32_t> GrammarReader::number() {
-  if (peek() < '0' || peek() > '9') return std::nullopt;
-  uint32_t out = 0;
-  while (peek() >= '0' && peek() <= '9')
-    out = std::min(out * 10 + static_cast<uint32_t>(text_[at_++] - '0'), 100'000'000U);
-  return out;
-}
-
-Status GrammarReader::braces(uint32_t& min, uint32_t& max) {
-  ++at_;
-  const auto skip = [&] {
-    while (peek() == ' ') ++at_;
-  };
-  skip();
-  const auto low = number();
-  skip();
-  min = max = low.value_or(0);
-  bool bound = low.has_value();
-  if (take(",")) {
-    skip();
-    const auto high = number();
-    max = high.value_or(kUnbounded);
-    bound = bound || high.has_value();
-    skip();
-  }
-  if (!bound || !take("}")) return wrong("a repetition must be {n}, {n,} or {n,m}");
-  if (min > max || min > 1'000'000 || (max != kUnbounded && max > 1'000'000))
-    return wrong("the bounds of a repetition are too large or in the wrong order");
-  return {};
-}
-
-Result<std::string> GrammarReader::quoted() {
-  std::string out;
-  while (peek() != '"') {
-    if (at_end() || peek() == '\n') return wrong("a text has no end");
-    if (peek() != '\\') {
-      out += text_[at_++];
-      continue;
-    }
-    ++at_;
-    const char c = peek();
-    ++at_;
-    const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (digits > 0) {
-      uint32_t value = 0;
-      for (size_t i = 0; i < digits; ++i) {
-        const char digit = peek();
-        const int nibble = digit >= '0' && digit <= '9'   ? digit - '0'
-                           : digit >= 'a' && digit <= 'f' ? digit - 'a' + 10
-                           : digit >= 'A' && digit <= 'F' ? digit - 'A' + 10
-                                                          : -1;
-        if (nibble < 0) return wrong("an escape has too few digits");
-        value = value * 16 + static_cast<uint32_t>(nibble);
-        ++at_;
-      }
-      if (value > kLastCodePoint || (value >= 0xD800 && value < 0xE000))
-        return wrong("an escape is no character");
-      append_code_point(out, value);
-      continue;
-    }
-    switch (c) {
-      case 'n':
-        out += '\n';
-        break;
-      case 'r':
-        out += '\r';
-        break;
-      case 't':
-        out += '\t';
-        break;
-      case 'b':
-        out += '\b';
-        break;
-      case 'f':
-        out += '\f';
-        break;
-      case '0':
-        out += '\0';
-        break;
-      default:
-        if (is_name(c) && c != '-' && c != '_') return wrong("an escape is not known");
-        out += c;
-    }
-  }
-  ++at_;
-  return out;
-}
-
-Result<Pattern> GrammarReader::bracket() {
-  const size_t start = at_++;
-  while (!at_end() && peek() != ']' && peek() != '\n') at_ += peek() == '\\' ? 2 : 1;
-  if (!take("]")) return wrong("a character class has no end");
-  return parse_pattern(text_.substr(start, at_ - start));
-}
-
-Result<std::string> GrammarReader::special_text() {
-  const size_t start = at_;
-  while (!at_end() && peek() != '>' && peek() != '\n') ++at_;
-  if (!take(">")) return wrong("a special token has no end");
-  return std::string(text_.substr(start, at_ - start));
 }
 
 }  // namespace tandem::grammar

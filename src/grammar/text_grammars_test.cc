@@ -146,11 +146,12 @@ TEST(Lark, EachSchemaIsAsStrictAsItSays) {
   }
 }
 
-std::string inside(const char* kind, std::string_view definition) {
+std::string inside(const char* kind, std::string_view definition,
+                   const char* never = R"("</p>" "</f>")") {
   std::string quoted;
   for (const char c : definition)
     quoted += c == '\n' ? "\\n" : c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-  return std::string("start: \"<\" (%inner@/x (") + kind + ", utf8, never = \"</p>\" \"</f>\") \"" +
+  return std::string("start: \"<\" (%inner@/x (") + kind + ", utf8, never = " + never + ") \"" +
          quoted + "\") \"</p>\"";
 }
 
@@ -188,6 +189,45 @@ TEST(Lark, WhatTerminalsCouldSpellTogetherIsSaid) {
   ASSERT_TRUE(operators) << operators.error().message;
   ASSERT_EQ((*operators)->notes().size(), 1U);
   EXPECT_TRUE((*operators)->notes()[0].starts_with("/x: "));
+}
+
+TEST(Lark, WhatTerminalsCouldSpellIsSearchedWithinTheLimits) {
+  std::string names;
+  std::string terminals;
+  for (int i = 0; i < 60; ++i) {
+    const std::string name = "T" + std::to_string(i);
+    names.append(" | ").append(name);
+    terminals += "\n" + name + ": /[a-z]{1,1900}" + std::to_string(i) + "/";
+  }
+  const std::string text = inside("lark", "start: \"(\" (start" + names + ")* \")\"" + terminals,
+                                  R"("</parameter>" "</function>" "</tool_call>" "</arguments>")");
+  const auto began = std::chrono::steady_clock::now();
+  const auto refused = compile({.kind = GrammarKind::kLark, .text = text}, test_vocabulary(),
+                               {.size = 100'000, .time = std::chrono::minutes(10)});
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, 400);
+  EXPECT_EQ(refused.error().code, "grammar_too_large");
+  EXPECT_EQ(refused.error().pointer, "/x");
+}
+
+TEST(Lark, WhatIsNotEnforcedIsSaidOnce) {
+  const char* schema =
+      R"({"type":"object","properties":{"a":{"oneOf":[{"type":"integer"},{"minimum":2}]},)"
+      R"("b":{"type":"integer","not":{"const":1}}},"required":["a"],"additionalProperties":false})";
+  const auto lax =
+      compile_text(GrammarKind::kLark, std::string("start: %json?@/a ") + schema, false);
+  ASSERT_TRUE(lax) << lax.error().message;
+  ASSERT_EQ((*lax)->notes().size(), 1U) << "notes of what was given up are not of the grammar";
+  EXPECT_TRUE((*lax)->notes()[0].starts_with(
+      "/a/properties/b/not is not enforced, and of /a only types and required are: "))
+      << (*lax)->notes()[0];
+  const auto never = compile_text(
+      GrammarKind::kLark,
+      R"(start: %json?@/a {"type":"object","properties":{"a":false},"required":["a"]})", false);
+  ASSERT_TRUE(never) << never.error().message;
+  ASSERT_EQ((*never)->notes().size(), 1U);
+  EXPECT_EQ((*never)->notes()[0], "/a: only types and required are enforced.");
 }
 
 TEST(Lark, GrammarsInsideTextsAreSpelledAsTheText) {

@@ -77,11 +77,14 @@ JUNK = [None, True, 0, -1, 1.5, 1e308, 2**70, "", "x", "\ud7ff\u0000", [], [[]],
 def value_for(schema, pick, depth=0):
     """A value that fits the schema."""
     if "anyOf" in schema:
-        return value_for(pick.choice(schema["anyOf"]), pick, depth)
-    if "enum" in schema:
-        return pick.choice(schema["enum"])
+        branch = pick.choice(schema["anyOf"])
+        rest = {key: value for key, value in schema.items() if key != "anyOf"}
+        of = {name: {**rest.get("properties", {}).get(name, {}), **inner} for name, inner in branch.get("properties", {}).items()}
+        return value_for({**rest, **branch, "properties": {**rest.get("properties", {}), **of}}, pick, depth)
     if "const" in schema:
         return schema["const"]
+    if "enum" in schema:
+        return pick.choice(schema["enum"])
     kind = schema.get("type", "object")
     kind = pick.choice(kind) if isinstance(kind, list) else kind
     low = schema.get("minimum", schema.get("exclusiveMinimum", -5) + (1e-3 if "exclusiveMinimum" in schema else 0))
@@ -158,6 +161,8 @@ def test_a_field_is_taken_exactly_when_its_schema_takes_it(small, document, path
 CHOICES = [{"type": "function", "function": {"name": "f"}}, {"type": "custom", "custom": {"name": "c"}},
            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}},
            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "custom", "custom": {"name": "c"}}]}},
+           {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": []}},
+           *({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{}]}} for mode in ("auto", "required")),
            {"type": "function"}, {"type": "allowed_tools", "allowed_tools": {"tools": []}}, {"type": "allowed_tools", "allowed_tools": {"mode": "often", "tools": []}},
            {"type": "custom", "custom": {}}, "often", "none", {}]
 

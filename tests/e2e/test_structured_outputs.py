@@ -61,10 +61,22 @@ def test_answers_follow_formats_as_other_servers_name_them(up, path):
 
 @pytest.mark.parametrize("fields, param", [({"regex": "a**"}, "regex"), ({"grammar": "root ::= missing"}, "grammar"), ({"guided_choice": [1]}, "guided_choice[0]"),
                                            ({"structured_outputs": {"grammar": "start: ("}}, "structured_outputs.grammar"),
+                                           ({"structured_outputs": {"json_object": "true"}}, "structured_outputs.json_object"),
+                                           ({"structured_outputs": {"regexp": "a"}}, "structured_outputs"),
                                            ({"regex": "a", "response_format": {"type": "json_object"}}, "")], ids=str)
 def test_what_is_no_format_is_a_400(up, fields, param):
     reply = request(up.url, "POST", CHAT, {"model": "default", "messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": OFF, **fields})
     assert reply.status == 400 and reply.json()["error"]["param"].startswith(param), reply.body
+
+
+@pytest.mark.parametrize("definition", ["start: <|im_end|>", "start: %json {}", "root ::= <|im_end|>", "root ::= <[0]>"])
+def test_grammars_of_requests_name_no_special_tokens_and_no_schemas(up, definition):
+    """Whether the answer is the whole reply (completions) or a part of it (chat, after reasoning)."""
+    for path, more in ((CHAT, {"messages": [{"role": "user", "content": "x"}]}), (CHAT, {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": OFF}),
+                       ("/v1/completions", {"prompt": "x"})):
+        reply = request(up.url, "POST", path, {"model": "default", "max_tokens": 9, "guided_grammar": definition, **more})
+        assert reply.status == 400 and reply.json()["error"]["param"] == "guided_grammar", (path, reply.body)
+        assert reply.json()["error"]["code"] == "unsupported_grammar", reply.body
 
 
 def test_replies_say_what_was_approximated_to_real_clients(up):

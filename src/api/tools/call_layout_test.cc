@@ -568,6 +568,25 @@ TEST(CallLayout, AStrictToolMakesNoFormatStrict) {
   EXPECT_EQ(notes("true"), 1000U) << "refused";
 }
 
+TEST(CallLayout, GrammarsOfRequestsMeanTheSameWhereverTheyStand) {
+  const Model model = model_of({"glm", "", "", true});
+  const auto code = [&](const char* definition, Opening opening) {
+    const auto request = chat(R"(,"guided_grammar":)" + JsonValue::string(definition).dump());
+    if (!request) return request.error().code;
+    const auto spec = reply_grammar(*request, *model.format, opening);
+    if (!spec) return spec.error().code;
+    const auto made = grammar::compile(**spec, model.vocabulary);
+    if (!made) EXPECT_EQ(made.error().pointer, "/guided_grammar");
+    return made ? std::string("none") : made.error().code;
+  };
+  for (const Opening opening : {Opening::kAnswer, Opening::kReasoning, Opening::kFree}) {
+    for (const char* refused : {"start: <|end|>", "start: %json {}", "root ::= <[1]>"})
+      EXPECT_EQ(code(refused, opening), "unsupported_grammar") << refused;
+    for (const char* taken : {"start: \"a\" b?\nb: /[^x]/", "root ::= \"a\" [b-d]*"})
+      EXPECT_EQ(code(taken, opening), "none") << taken;
+  }
+}
+
 TEST(CallLayout, ErrorsOfSchemasAndGrammarsSayWhere) {
   const Model model = model_of({"glm", "", "", true});
   const auto error = [&](const std::string& fields) {
