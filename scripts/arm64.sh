@@ -5,8 +5,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 root=build/arm64-root
 model=models/smollm2-135m-instruct.Q4_1.gguf
+for tool in mmdebstrap qemu-aarch64-static; do
+  command -v "$tool" > /dev/null || { apt-get install -y -qq --no-install-recommends mmdebstrap qemu-user-static; break; }
+done
 if [ ! -e "$root/.complete" ]; then
-  command -v mmdebstrap qemu-aarch64-static > /dev/null || apt-get install -y -qq --no-install-recommends mmdebstrap qemu-user-static
   rm -rf "$root" && mkdir -p build
   # The libraries of setup.sh, for the other architecture; unpacked, nothing of it runs.
   libraries=$(grep -oE '\b(lib[a-z0-9+.-]+-dev|prometheus-cpp-dev)\b' scripts/setup.sh | grep -vE 'libclang-rt|libucx' | paste -sd,)

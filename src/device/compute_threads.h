@@ -13,7 +13,8 @@
 //
 // The system chooses where threads run. With `TANDEM_PIN=on` in the environment, for a machine that
 // does nothing else, those that are as many as the CPUs this process may use stay on one each:
-// beside one other busy process that halves a decode step's rate.
+// beside one other busy process that halves a decode step's rate. Threads that make the calls stay
+// free unless they bind themselves, as the engine's does.
 //
 // Calls come from one thread at a time, never from inside themselves. Functions must not throw.
 #pragma once

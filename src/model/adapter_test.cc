@@ -25,6 +25,8 @@ class AdapterTest : public testing::TestWithParam<const char*> {
     write_hf_directory(base_, folder_ / "base");
     const auto gguf = TinyGguf(base_).make();
     write_bytes(folder_ / "base.gguf", {reinterpret_cast<const char*>(gguf.data()), gguf.size()});
+    const auto half = TinyGguf(base_, weights::Format::kBF16).make();
+    write_bytes(folder_ / "half.gguf", {reinterpret_cast<const char*>(half.data()), half.size()});
     make_adapter();
     write_hf_directory(merged_, folder_ / "merged");
     write_adapter(config_, halves_, "adapter");
@@ -167,9 +169,12 @@ TEST_P(AdapterTest, AGgufAdapterIsTheSameAdapterBitForBit) {
 
 TEST_P(AdapterTest, RowsWithAndWithoutOneShareAPassBitForBit) {
   const auto tokens = random_tokens(21, 131, 22);
+  using Kind = std::pair<const char*, Numerics>;
   for (const std::string& isa : machine_isas()) {
-    for (const Numerics numerics : {Numerics::kExact, Numerics::kFast}) {
-      const auto model = load("base", isa, numerics);
+    for (const auto& [file, numerics] :
+         {Kind{"base", Numerics::kExact}, Kind{"base", Numerics::kFast},
+          Kind{"half.gguf", Numerics::kFast}}) {
+      const auto model = load(file, isa, numerics);
       const auto plain = logits_of(*model, -1, tokens);
       ASSERT_TRUE(load_adapter(*model, "adapter"));
       const auto adapted = logits_of(*model, 0, tokens);

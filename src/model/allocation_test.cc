@@ -1,4 +1,5 @@
-// A pass takes no memory: what it works on was counted and taken when the model was loaded.
+// A pass takes no memory once one of as many sequences and pieces has been: what it works on was
+// counted and taken when the model was loaded.
 #include <numeric>
 
 #include "base/counting_new.inl.h"

@@ -169,7 +169,9 @@ inline std::string gguf_tensor_name(std::string name, bool post_norms) {
 
 class TinyGguf {
  public:
-  explicit TinyGguf(const TinyCheckpoint& checkpoint) : checkpoint_(checkpoint) {
+  explicit TinyGguf(const TinyCheckpoint& checkpoint,
+                    weights::Format matrices = weights::Format::kF32)
+      : checkpoint_(checkpoint), matrices_(matrices) {
     for (const GgufFamily& family : kGgufFamilies) {
       if (family.hf == checkpoint.architecture()) family_ = family;
     }
@@ -305,11 +307,12 @@ class TinyGguf {
     if (tensor.shape.size() == 1) {
       writer_.add_vector(name, values);
     } else {
-      writer_.add_matrix(name, weights::Format::kF32, tensor.rows(), tensor.columns(), values);
+      writer_.add_matrix(name, matrices_, tensor.rows(), tensor.columns(), values);
     }
   }
 
   const TinyCheckpoint& checkpoint_;
+  weights::Format matrices_;
   GgufFamily family_;
   std::string prefix_;
   weights::GgufWriter writer_;

@@ -27,10 +27,11 @@ AttentionPlan::AttentionPlan(int32_t max_rows, const AttentionShape& shape, int3
   // than rows.
   const size_t tiles = (rows * group / cpu::kTilePairs + rows) * shape.kv_heads;
   tiles_.reserve(tiles);
-  items_.reserve(tiles);
+  items_.reserve(2 * tiles + kItemsPerThread * device::ComputeThreads::kMaxThreads);
   first_tiles_.reserve(rows);
   candidates_.reserve(rows);
-  members_.reserve(rows);
+  members_.reserve(4 * rows);  // a sequence is there once for each depth of a tree of prefixes
+  shared_.reserve(2 * rows * shape.kv_heads);
   partial_floats_ = kMostPartialBytes / sizeof(float);
   if (max_positions > 0) {
     partial_floats_ = std::min(partial_floats_, rows * shape.heads * spans_before(max_positions) *

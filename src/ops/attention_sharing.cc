@@ -63,10 +63,13 @@ void AttentionPlan::find_shared(const PageLayout& layout) {
     const int32_t next = i + 1 < candidates_.size() ? candidates_[i + 1].same : 0;
     same = i == 0 ? 0 : std::min(same, candidates_[i].same);
     Tile* const tiles = &tiles_[first_tiles_[candidates_[i].sequence]];
-    bool takes_part = std::max(candidates_[i].same, next) > 0;
-    for (int32_t head = 0; takes_part && head < shape_.kv_heads; ++head)
-      takes_part = take_partials(tiles[head]);
-    if (!takes_part) continue;
+    size_t needed = 0;
+    for (int32_t head = 0; head < shape_.kv_heads; ++head) needed += partials_of(tiles[head]);
+    // All heads or none; a quarter is left for long tiles that will be cut.
+    if (std::max(candidates_[i].same, next) == 0 ||
+        partials_used_ + needed > partial_floats_ / 4 * 3)
+      continue;
+    for (int32_t head = 0; head < shape_.kv_heads; ++head) take_partials(tiles[head]);
     candidates_[kept] = candidates_[i];
     candidates_[kept++].same = same;
     same = INT32_MAX;

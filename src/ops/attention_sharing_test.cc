@@ -66,7 +66,7 @@ class SharedPages {
 
   // The rows of these members as one pass.
   std::vector<float> run(const CpuExecutor& executor, const std::vector<size_t>& batch,
-                         int64_t* spans = nullptr) const {
+                         int64_t* spans = nullptr, int32_t positions = 4096) const {
     std::vector<SequenceRows> sequences;
     std::vector<float> q;
     int32_t rows = 0;
@@ -81,7 +81,7 @@ class SharedPages {
       q.insert(q.end(), own.begin(), own.end());
     }
     std::vector<float> out(q.size());
-    AttentionPlan plan(rows, shape(), 4096);
+    AttentionPlan plan(rows, shape(), positions);
     plan.plan(sequences, pages_.layout, executor.threads().count());
     if (spans != nullptr) *spans = plan.planned_spans();
     plan.run(executor, q.data(), out.data(), layer(), pages_);
@@ -121,7 +121,9 @@ class SharedPages {
 };
 
 const std::vector<Shape> kShapes = {
-    {6, 2, 16, 16}, {9, 3, 64, 16}, {4, 4, 32, 32}, {16, 1, 16, 24}, {4, 2, 24, 8, 300, 3.0F},
+    {6, 2, 16, 16},       {9, 3, 64, 16},           {4, 4, 32, 32},
+    {16, 1, 16, 24},      {4, 2, 24, 8, 300, 3.0F}, {4, 2, 32, 16, 300, 3.0F},
+    {32, 2, 16, 16, 100},
 };
 
 // A tree: all but two share a span, some of them two or three, two have several rows; one has the
@@ -155,6 +157,20 @@ TEST_P(SharedAttentionTest, GivesTheBitsOfEachSequenceAlone) {
             << kernels->name << " threads " << threads << " heads " << shape.heads;
       }
     }
+  }
+}
+
+TEST(SharedAttention, WithRoomForSomeGivesTheSameBits) {
+  const Shape shape = {9, 3, 64, 16};
+  const SharedPages shared(shape, KvDtype::kFp8Inline, kTree);
+  std::vector<size_t> all(kTree.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
+  const CpuExecutor executor = *CpuExecutor::create(*machine_kernels().back(), 2, shape.head_dim);
+  const auto expected = shared.run(executor, all);
+  for (const int32_t positions : {1, 257, 513, 769}) {
+    const auto some = shared.run(executor, all, nullptr, positions);
+    EXPECT_EQ(std::memcmp(some.data(), expected.data(), some.size() * sizeof(float)), 0)
+        << positions;
   }
 }
 

@@ -27,7 +27,7 @@ struct Representation {
 enum KvAccept : uint32_t {
   kAcceptCoarser = 1,  // values rounded more coarsely than its own pages, or in another 8-bit form
   kAcceptWeights = 2,  // computed with other weights of the same lineage
-  kAcceptPath = 4,     // computed by another instruction set, kernel version or numerics
+  kAcceptPath = 4,     // by another instruction set, kernel version or numerics, or as BF16 pairs
 };
 // "coarser", "weights", "path" to a mask; error 400 "invalid_option" names an unknown word.
 Result<uint32_t> parse_kv_accepts(std::span<const std::string> words);

@@ -14,7 +14,7 @@
 namespace tandem::ops::cpu {
 namespace {
 
-constexpr int kMaxI8Rows = 2;  // more go through panels
+constexpr int kMaxI8Rows = 2;  // from kPanelFrom on through panels
 constexpr bool kInlineTiles = false;
 template <Format kFormat>
 constexpr int kTileUnroll = 1;  // two halves of a tile are enough to do at once
