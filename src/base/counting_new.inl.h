@@ -21,6 +21,10 @@ void* operator new(std::size_t size) {
   if (memory == nullptr) std::abort();
   return memory;
 }
+// A sanitizer's own would not call the above.
+void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  return operator new(size);
+}
 void* operator new(std::size_t size, std::align_val_t alignment) {
   tandem::allocations.fetch_add(1, std::memory_order_relaxed);
   const auto to = static_cast<std::size_t>(alignment);
@@ -29,6 +33,7 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
   return memory;
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t /*size*/, std::align_val_t /*alignment*/) noexcept {
