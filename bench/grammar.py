@@ -119,15 +119,14 @@ def longest_match(tokens):
 def ours(program, model, cases):
     lines = "\n".join(json.dumps({"kind": "json_schema", "text": json.dumps(schema), "ids": ids}) for schema, ids in cases)
     ran = subprocess.run([program, "masks", model], input=lines + "\n", capture_output=True, text=True, check=True)
-    firsts, masks, failed = [], [], 0
+    results = []  # by case: the first mask and the others; None: not followed
     for line, (_, ids) in zip(ran.stdout.split("\n"), cases):
         answer = json.loads(line)
         if "error" in answer or len(answer["masks"]) < len(ids) - 1:
-            failed += 1
+            results.append(None)
             continue
-        firsts.append(answer["first"])
-        masks += answer["masks"]
-    return firsts, masks, failed
+        results.append((answer["first"], answer["masks"]))
+    return results
 
 
 def with_llguidance(tokens, end, cases):
@@ -144,7 +143,7 @@ def with_llguidance(tokens, end, cases):
     Wrapped.tokens = [text or b"\xff[%d]" % i for i, text in enumerate(tokens)]  # how it marks what is no text
     tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(Wrapped()))
     mask = bits.allocate_token_bitmask(1, tokenizer.vocab_size)
-    firsts, masks, failed = [], [], 0
+    results = []  # by case: the first mask and the others; None: not followed
     for schema, ids in cases:
         asked = dict(schema)
         asked["x-guidance"] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -160,11 +159,10 @@ def with_llguidance(tokens, end, cases):
             if not good:
                 break
         if matcher.is_error() or not good:
-            failed += 1
+            results.append(None)
             continue
-        firsts.append(first)
-        masks += times
-    return firsts, masks, failed
+        results.append((first, times))
+    return results
 
 
 def with_xgrammar(tokens, end, cases):
@@ -173,14 +171,14 @@ def with_xgrammar(tokens, end, cases):
                                   vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[end])
     compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=True)
     mask = xgrammar.allocate_token_bitmask(1, info.vocab_size)
-    firsts, masks, failed = [], [], 0
+    results = []  # by case: the first mask and the others; None: not followed
     for schema, ids in cases:
         start = time.perf_counter()
         try:
             matcher = xgrammar.GrammarMatcher(compiler.compile_json_schema(json.dumps(schema), any_whitespace=False,
                                                                            strict_mode=False))
         except RuntimeError:
-            failed += 1
+            results.append(None)
             continue
         matcher.fill_next_token_bitmask(mask)
         first, times, good = (time.perf_counter() - start) * 1e6, [], True
@@ -192,23 +190,23 @@ def with_xgrammar(tokens, end, cases):
             matcher.fill_next_token_bitmask(mask)
             times.append((time.perf_counter() - start) * 1e6)
         if not good:
-            failed += 1
+            results.append(None)
             continue
-        firsts.append(first)
-        masks += times
-    return firsts, masks, failed
+        results.append((first, times))
+    return results
 
 
-def show(name, result):
-    firsts, masks, failed = result
+def show(name, results):
+    followed = [result for result in results if result]
+    firsts, masks = [first for first, _ in followed], [one for _, times in followed for one in times]
     if not masks:
-        print(f"  {name:11} nothing measured, {failed} failed")
+        print(f"  {name:11} nothing measured")
         return
     def at(values, share):
         return sorted(values)[min(int(len(values) * share), len(values) - 1)]
     print(f"  {name:11} first mask p50 {at(firsts, .5):9.0f} p90 {at(firsts, .9):9.0f} us | masks {len(masks)}: mean "
           f"{statistics.mean(masks):7.1f} p50 {at(masks, .5):6.1f} p90 {at(masks, .9):7.1f} p99 {at(masks, .99):8.1f} "
-          f"p99.9 {at(masks, .999):8.1f} us | {failed} of {failed + len(firsts)} schemas not followed")
+          f"p99.9 {at(masks, .999):8.1f} us | {len(results) - len(followed)} of {len(results)} schemas not followed")
 
 
 def main():
@@ -233,13 +231,20 @@ def main():
         libraries = {"tandem": lambda: ours(args.program, model, cases),
                      "llguidance": lambda: with_llguidance(tokens, end, cases),
                      "xgrammar": lambda: with_xgrammar(tokens, end, cases)}
+        measured = {}
         for name, measure in libraries.items():
             if args.only and name not in args.only:
                 continue
             try:
-                show(name, measure())
+                measured[name] = measure()
+                show(name, measured[name])
             except ImportError as missing:
                 print(f"  {name}: left out: {missing}")
+        both = [all(results) for results in zip(*measured.values())]
+        if len(measured) > 1 and not all(both):
+            print(f"  the {sum(both)} schemas that all of them follow:")
+            for name, results in measured.items():
+                show(name, [result for result, good in zip(results, both) if good])
     return 0
 
 
