@@ -65,15 +65,20 @@ std::string ResponseRenderer::echo_text(size_t prompt) const {
   return given.tokens ? context_.tokenizer->decode(*given.tokens, true) : given.text;
 }
 
-JsonValue ResponseRenderer::chunk(JsonValue choices) {
+JsonValue ResponseRenderer::envelope_of(std::string_view chat_object, JsonValue choices) const {
   JsonValue json = JsonValue::object();
   json.set("id", JsonValue::string(context_.id));
-  json.set("object", JsonValue::string(chat_ ? "chat.completion.chunk" : "text_completion"));
+  json.set("object", JsonValue::string(std::string(chat_ ? chat_object : "text_completion")));
   json.set("created", JsonValue::integer(context_.created));
   json.set("model", JsonValue::string(context_.model));
   if (chat_) json.set("service_tier", JsonValue::string("default"));
   json.set("system_fingerprint", JsonValue::string(context_.fingerprint));
   json.set("choices", std::move(choices));
+  return json;
+}
+
+JsonValue ResponseRenderer::chunk(JsonValue choices) {
+  JsonValue json = envelope_of("chat.completion.chunk", std::move(choices));
   if (request_.continuous_usage) {
     json.set("usage", usage_json(usage_so_far(), reasoning_tokens()));
     json.find("usage")->erase("prompt_tokens_details");  // not known before the end

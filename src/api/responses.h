@@ -76,6 +76,8 @@ class ResponseRenderer final : public ReplyRenderer {
   void hold(size_t chances);
   bool take_finish(size_t prompt, const protocol::FinishEvent& finish);
   std::string echo_text(size_t prompt) const;
+  // What chunks and whole answers begin with, choices included.
+  JsonValue envelope_of(std::string_view chat_object, JsonValue choices) const;
   JsonValue chunk(JsonValue choices);
   JsonValue choice_json(size_t index, JsonValue::Member content, JsonValue logprobs) const;
   JsonValue::Member text_member(const std::string& text) const;

@@ -66,14 +66,7 @@ Result<std::string> ResponseRenderer::body() const {
     made.set("stop_reason", stop_reason(*from.finish));
     choices.push_back(std::move(made));
   }
-  JsonValue json = JsonValue::object();
-  json.set("id", JsonValue::string(context_.id));
-  json.set("object", JsonValue::string(chat_ ? "chat.completion" : "text_completion"));
-  json.set("created", JsonValue::integer(context_.created));
-  json.set("model", JsonValue::string(context_.model));
-  if (chat_) json.set("service_tier", JsonValue::string("default"));
-  json.set("system_fingerprint", JsonValue::string(context_.fingerprint));
-  json.set("choices", std::move(choices));
+  JsonValue json = envelope_of("chat.completion", std::move(choices));
   json.set("usage", usage_json(total_usage(), reasoning_tokens()));
   if (!context_.notes.is_null()) json.set("tandem_notes", context_.notes);
   if (request_.envelope && request_.envelope->report_tokens) json.set("tandem", report());

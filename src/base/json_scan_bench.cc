@@ -80,7 +80,7 @@ void bench_copy(benchmark::State& state) {
 BENCHMARK(bench_copy)->Unit(benchmark::kMicrosecond);
 
 void bench_strings(benchmark::State& state) {
-  const auto level = static_cast<JsonSkipLevel>(state.range(0));
+  const auto level = static_cast<CpuLevel>(state.range(0));
   std::string text;
   while (text.size() < kSize) text += R"(  if (\"x\" == y) {\n    return\t1;\n  }\n)";
   text += '"';

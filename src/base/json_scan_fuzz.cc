@@ -62,8 +62,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const char* const end = text.data() + text.size();
   const char* const expected =
-      tandem::json_skip(tandem::JsonSkipLevel::kScalar).string(text.data(), end);
-  for (const auto level : {tandem::JsonSkipLevel::kAvx2, tandem::JsonSkipLevel::kAvx512})
+      tandem::json_skip(tandem::CpuLevel::kScalar).string(text.data(), end);
+  for (const auto level : {tandem::CpuLevel::kAvx2, tandem::CpuLevel::kAvx512})
     require(tandem::json_skip(level).string(text.data(), end) == expected);
   return 0;
 }

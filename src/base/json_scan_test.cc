@@ -10,8 +10,7 @@
 namespace tandem {
 namespace {
 
-constexpr JsonSkipLevel kLevels[] = {JsonSkipLevel::kScalar, JsonSkipLevel::kAvx2,
-                                     JsonSkipLevel::kAvx512};
+constexpr CpuLevel kLevels[] = {CpuLevel::kScalar, CpuLevel::kAvx2, CpuLevel::kAvx512};
 
 std::string value(std::string_view text, const JsonScan& scan, std::string_view key) {
   const JsonMemberSpan* const member = scan.find(key);
@@ -182,8 +181,8 @@ TEST(JsonSkip, EveryLevelSkipsStringsAlike) {
     if (round % 3 != 0) text += '"';
     text += "tail";
     const char* const end = text.data() + text.size();
-    const char* const expected = json_skip(JsonSkipLevel::kScalar).string(text.data(), end);
-    for (const JsonSkipLevel level : kLevels) {
+    const char* const expected = json_skip(CpuLevel::kScalar).string(text.data(), end);
+    for (const CpuLevel level : kLevels) {
       EXPECT_EQ(json_skip(level).string(text.data(), end), expected) << text;
     }
   }
@@ -208,7 +207,7 @@ TEST(JsonSkip, EveryLevelSkipsOnlyWholeIntegers) {
     text += "3]";
     const bool valid = scan_json(text).has_value();
     EXPECT_EQ(valid, parse_json(text).has_value()) << text;
-    for (const JsonSkipLevel level : kLevels) {
+    for (const CpuLevel level : kLevels) {
       size_t skipped = 0;
       const char* const begin = text.data() + 1;
       const char* const stop =

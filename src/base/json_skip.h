@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "base/cpu_level.h"
+
 namespace tandem {
 
 struct JsonSkip {
@@ -17,9 +19,8 @@ struct JsonSkip {
   const char* (*integers)(const char* at, const char* end, size_t* skipped);
 };
 
-enum class JsonSkipLevel { kScalar, kAvx2, kAvx512 };
 // The best that this machine has, at most `most`. Thread-safe.
-const JsonSkip& json_skip(JsonSkipLevel most = JsonSkipLevel::kAvx512);
+const JsonSkip& json_skip(CpuLevel most = CpuLevel::kAvx512);
 
 // One past the escape that begins with the backslash at `at`; nullptr when it is none. A surrogate
 // pair is one escape.

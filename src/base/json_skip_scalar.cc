@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -48,21 +49,6 @@ const char* skip_integers(const char* at, const char* /*end*/, size_t* /*skipped
 
 constexpr JsonSkip kScalar{skip_string, skip_integers};
 
-#if defined(__x86_64__)
-JsonSkipLevel best_level() {
-  // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
-                    __builtin_cpu_supports("bmi2");
-  if (!avx2) return JsonSkipLevel::kScalar;
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vnni") &&
-                      __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
-  return avx512 ? JsonSkipLevel::kAvx512 : JsonSkipLevel::kAvx2;
-}
-#endif
-
 }  // namespace
 
 const char* skip_json_escape(const char* at, const char* end) {
@@ -92,21 +78,15 @@ const char* skip_json_escape(const char* at, const char* end) {
   return low >= 0xdc00 && low <= 0xdfff ? at + 12 : nullptr;
 }
 
+const JsonSkip& json_skip(CpuLevel most) {
 #if defined(__x86_64__)
-const JsonSkip& json_skip(JsonSkipLevel most) {
-  static const JsonSkipLevel kBest = best_level();
-  switch (most < kBest ? most : kBest) {
-    case JsonSkipLevel::kAvx512:
-      return kJsonSkipAvx512;
-    case JsonSkipLevel::kAvx2:
-      return kJsonSkipAvx2;
-    case JsonSkipLevel::kScalar:
-      break;
-  }
+  const CpuLevel level = std::min(most, machine_cpu_level());
+  if (level == CpuLevel::kAvx512) return kJsonSkipAvx512;
+  if (level == CpuLevel::kAvx2) return kJsonSkipAvx2;
+#else
+  (void)most;
+#endif
   return kScalar;
 }
-#else
-const JsonSkip& json_skip(JsonSkipLevel /*most*/) { return kScalar; }
-#endif
 
 }  // namespace tandem

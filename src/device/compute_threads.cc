@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <cstdlib>
-#include <string_view>
 #include <system_error>
 #include <thread>
 
@@ -12,6 +10,8 @@
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "base/environment.h"
 
 namespace tandem::device {
 namespace {
@@ -62,8 +62,7 @@ bool wait_awake(Ready&& ready) {
 
 // The CPUs that this process may use if binding is wished and they are `count`, else none.
 std::vector<int> cpus_for(int count) {
-  const char* wish = std::getenv("TANDEM_PIN");
-  if (wish == nullptr || std::string_view(wish) != "on") return {};
+  if (environment("TANDEM_PIN") != "on") return {};
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return {};
   std::vector<int> cpus;

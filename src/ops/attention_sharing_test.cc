@@ -12,15 +12,6 @@
 namespace tandem::ops {
 namespace {
 
-struct Shape {
-  int32_t heads;
-  int32_t kv_heads;
-  int32_t head_dim;
-  int32_t block_tokens;
-  int32_t window = 0;
-  float softcap = 0;
-};
-
 // A sequence whose first `shared` tokens lie in the pages of sequence `with`.
 struct Member {
   int32_t tokens;  // with those of this pass
@@ -31,7 +22,7 @@ struct Member {
 
 class SharedPages {
  public:
-  SharedPages(const Shape& shape, KvDtype dtype, const std::vector<Member>& members)
+  SharedPages(const TestShape& shape, KvDtype dtype, const std::vector<Member>& members)
       : shape_(shape), members_(members), scales_(static_cast<size_t>(shape.kv_heads), 0.02F) {
     pages_.layout = {.dtype = dtype,
                      .layout_id = kCpuLayoutId,
@@ -112,7 +103,7 @@ class SharedPages {
     finish_qkv(executor, shape(), {}, rows, q.data(), k.data(), v.data(), layer(), pages_);
   }
 
-  Shape shape_;
+  TestShape shape_;
   std::vector<Member> members_;
   std::vector<float> scales_;
   PageArenaView pages_;
@@ -120,7 +111,7 @@ class SharedPages {
   std::vector<std::vector<int32_t>> tables_;
 };
 
-const std::vector<Shape> kShapes = {
+const std::vector<TestShape> kShapes = {
     {6, 2, 16, 16},       {9, 3, 64, 16},           {4, 4, 32, 32},
     {16, 1, 16, 24},      {4, 2, 24, 8, 300, 3.0F}, {4, 2, 32, 16, 300, 3.0F},
     {32, 2, 16, 16, 100},
@@ -137,7 +128,7 @@ const std::vector<Member> kTree = {
 class SharedAttentionTest : public testing::TestWithParam<KvDtype> {};
 
 TEST_P(SharedAttentionTest, GivesTheBitsOfEachSequenceAlone) {
-  for (const Shape& shape : kShapes) {
+  for (const TestShape& shape : kShapes) {
     const SharedPages shared(shape, GetParam(), kTree);
     std::vector<size_t> all(kTree.size());
     for (size_t i = 0; i < all.size(); ++i) all[i] = (i * 5) % all.size();
@@ -161,7 +152,7 @@ TEST_P(SharedAttentionTest, GivesTheBitsOfEachSequenceAlone) {
 }
 
 TEST(SharedAttention, WithRoomForSomeGivesTheSameBits) {
-  const Shape shape = {9, 3, 64, 16};
+  const TestShape shape = {9, 3, 64, 16};
   const SharedPages shared(shape, KvDtype::kFp8Inline, kTree);
   std::vector<size_t> all(kTree.size());
   for (size_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -184,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, SharedAttentionTest, testing::ValuesIn(kAllKvDt
 // How often spans are read: of each KV head, once for what a tile's sequences have in common.
 TEST(SharedAttention, ReadsSharedSpansOnceForATile) {
   const CpuExecutor executor = *CpuExecutor::create(*machine_kernels().back(), 1, 16);
-  const auto spans = [&](const Shape& shape, const std::vector<Member>& members) {
+  const auto spans = [&](const TestShape& shape, const std::vector<Member>& members) {
     const SharedPages shared(shape, KvDtype::kBF16, members);
     std::vector<size_t> all(members.size());
     for (size_t i = 0; i < all.size(); ++i) all[i] = i;
@@ -192,7 +183,7 @@ TEST(SharedAttention, ReadsSharedSpansOnceForATile) {
     (void)shared.run(executor, all, &found);
     return found;
   };
-  const Shape shape = {4, 2, 16, 16};  // two pairs for each KV head
+  const TestShape shape = {4, 2, 16, 16};  // two pairs for each KV head
   const Member first = {1025, 1, -1, 0};
   EXPECT_EQ(spans(shape, {first}), 2 * 5);
   EXPECT_EQ(spans(shape, {first, {1025, 1, -1, 0}}), 2 * 10);

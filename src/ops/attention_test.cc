@@ -15,15 +15,6 @@
 namespace tandem::ops {
 namespace {
 
-struct Shape {
-  int32_t heads;
-  int32_t kv_heads;
-  int32_t head_dim;
-  int32_t block_tokens;
-  int32_t window = 0;
-  float softcap = 0;
-};
-
 // One value as a page gives it back; `scale` is the head's or the token's.
 float through_dtype(KvDtype dtype, float value, float scale) {
   float out = 0;
@@ -36,7 +27,7 @@ float through_dtype(KvDtype dtype, float value, float scale) {
 // One sequence with its queries, keys and values, and pages to write them to.
 class Fixture {
  public:
-  Fixture(const Shape& shape, KvDtype dtype, int32_t tokens, uint32_t seed)
+  Fixture(const TestShape& shape, KvDtype dtype, int32_t tokens, uint32_t seed)
       : shape_(shape), tokens_(tokens) {
     q_ = random_values(static_cast<size_t>(tokens) * q_columns(), seed);
     k_ = random_values(static_cast<size_t>(tokens) * kv_columns(), seed + 1);
@@ -167,7 +158,7 @@ class Fixture {
     return out;
   }
 
-  Shape shape_;
+  TestShape shape_;
   int32_t tokens_;
   std::vector<float> q_, k_, v_;
   std::vector<float> k_scales_, v_scales_;  // of kFp8Static, by KV head
@@ -176,7 +167,7 @@ class Fixture {
   std::vector<int32_t> pages_;
 };
 
-const std::vector<Shape> kShapes = {
+const std::vector<TestShape> kShapes = {
     {9, 3, 64, 16},
     {4, 4, 16, 16},
     {8, 1, 32, 32},
@@ -195,7 +186,7 @@ const std::vector<Shape> kShapes = {
 class AttentionTest : public testing::TestWithParam<KvDtype> {};
 
 TEST_P(AttentionTest, MatchesDoublePrecisionOverShapesAndLengths) {
-  for (const Shape& shape : kShapes) {
+  for (const TestShape& shape : kShapes) {
     for (const int32_t tokens : {1, 17, 300}) {
       Fixture fixture(shape, GetParam(), tokens, 10);
       const auto expected = fixture.reference();
@@ -214,7 +205,7 @@ TEST_P(AttentionTest, MatchesDoublePrecisionOverShapesAndLengths) {
 
 TEST_P(AttentionTest, ChunksOfAnySizeAndAnyThreadsGiveTheSameBits) {
   const int32_t tokens = 530;  // three spans
-  for (const Shape& shape :
+  for (const TestShape& shape :
        {kShapes[0], kShapes[4], kShapes[7], kShapes[8], kShapes[9], kShapes[10], kShapes[11]}) {
     for (const cpu::Kernels* kernels : machine_kernels()) {
       if (kernels->isa == cpu::Isa::kScalar && shape.heads > 6) continue;  // it takes its time
@@ -242,7 +233,7 @@ TEST_P(AttentionTest, ChunksOfAnySizeAndAnyThreadsGiveTheSameBits) {
 
 // A NaN among the keys or the values reaches whoever sees the token, and nobody before it.
 TEST_P(AttentionTest, NanStaysNan) {
-  for (const Shape& shape : {kShapes[0], kShapes[3], kShapes[4]}) {
+  for (const TestShape& shape : {kShapes[0], kShapes[3], kShapes[4]}) {
     for (const bool key : {true, false}) {
       for (const cpu::Kernels* kernels : machine_kernels()) {
         const CpuExecutor executor = *CpuExecutor::create(*kernels, 1, shape.head_dim);

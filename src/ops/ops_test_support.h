@@ -32,6 +32,16 @@ inline std::vector<float> random_values(size_t count, uint32_t seed, float devia
   return values;
 }
 
+// Of attention.
+struct TestShape {
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  int32_t block_tokens;
+  int32_t window = 0;
+  float softcap = 0;
+};
+
 // A matrix in file order, packed, and decoded by the normative decoder.
 struct TestMatrix {
   std::vector<std::byte> file;

@@ -113,6 +113,16 @@ def test_each_attempt_has_new_ids(fleet):
     assert len(seen) > 3 and len(set(seen)) == len(seen), seen
 
 
+def cut_at_once(fleet, fault, failing, freed, since):
+    """From the last failure of one role to the last cut of a leg of the other; all engines are in one process with one clock."""
+    failed = max(engine.state()["last_fault_ns"] for engine in getattr(fleet, failing))
+    cut = max(engine.state()["last_disconnect_ns"] for engine in getattr(fleet, freed))
+    assert failed > since
+    # The answer leg's connection may have come after the failure; then there was nothing to cut.
+    print(f"{fleet.kind.connector} {fault}: {freed} cut after {(cut - failed) / 1e6:.2f} ms" if cut > since else "nothing to cut")
+    assert cut - failed < 50e6 * SLOW, (cut - failed) / 1e6
+
+
 def test_a_dead_prefill_frees_decode_at_once(fleet):
     """Row 91 and the issue's 50 ms: decode hangs on a partner that will never come, until the router cuts it."""
     if not (fleet.kind.pair and fleet.kind.together):
@@ -125,13 +135,7 @@ def test_a_dead_prefill_frees_decode_at_once(fleet):
         assert error_of(reply)
         assert time.monotonic() - began < 2 * SLOW
         wait_until(lambda: all(e.state()["running"] == 0 for e in fleet.decode), 0.25 * SLOW, lambda: fleet.mocks.leaks())
-        # All engines are in one process with one clock: from the last failure of a prefill to the last cut of a decode leg.
-        failed = max(engine.state()["last_fault_ns"] for engine in fleet.prefill)
-        cut = max(engine.state()["last_disconnect_ns"] for engine in fleet.decode)
-        assert failed > since
-        # The answer leg's connection may have come after the failure; then there was nothing to cut.
-        print(f"{fleet.kind.connector} {fault}: decode cut after {(cut - failed) / 1e6:.2f} ms" if cut > since else "nothing to cut")
-        assert cut - failed < 50e6 * SLOW, (cut - failed) / 1e6
+        cut_at_once(fleet, fault, "prefill", "decode", since)
 
 
 def test_a_dead_decode_frees_prefill_at_once(fleet):
@@ -143,11 +147,7 @@ def test_a_dead_decode_frees_prefill_at_once(fleet):
         reply = ask(fleet, f"{fault} here " + "long " * int(3200 * SLOW), fault)
         assert reply.status >= 400 and error_of(reply), reply.body
         wait_until(lambda: all(e.state()["running"] == 0 for e in fleet.prefill), 0.5 * SLOW, lambda: fleet.mocks.leaks())
-        failed = max(engine.state()["last_fault_ns"] for engine in fleet.decode)
-        cut = max(engine.state()["last_disconnect_ns"] for engine in fleet.prefill)
-        assert failed > since
-        print(f"{fleet.kind.connector} {fault}: prefill cut after {(cut - failed) / 1e6:.2f} ms" if cut > since else "nothing to cut")
-        assert cut - failed < 50e6 * SLOW, (cut - failed) / 1e6
+        cut_at_once(fleet, fault, "decode", "prefill", since)
 
 
 def test_a_client_that_leaves_aborts_by_the_routers_own_id(fleet):

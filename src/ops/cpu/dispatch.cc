@@ -1,9 +1,9 @@
 #include "ops/cpu/dispatch.h"
 
-#include <cstdlib>
 #include <string>
 #include <utility>
 
+#include "base/environment.h"
 #include "ops/cpu/scalar.h"
 
 #if defined(__x86_64__)
@@ -97,46 +97,17 @@ const Kernels& avx512_kernels() {
 
 std::string_view isa_name(Isa isa) { return kernels_for(isa).name; }
 
-#if defined(__x86_64__)
-Isa machine_isa() {
-  // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
-  // The AVX-512 files are compiled for all of these, so the machine must have all of them.
-  static const Isa kIsa = [] {
-    __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                      __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
-                      __builtin_cpu_supports("bmi2");
-    const bool avx512 =
-        avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16") &&
-        __builtin_cpu_supports("avx512vbmi");
-    return avx512 ? Isa::kAvx512 : avx2 ? Isa::kAvx2 : Isa::kScalar;
-  }();
-  return kIsa;
-}
+Isa machine_isa() { return machine_cpu_level(); }
 
-const Kernels& kernels_for(Isa isa) {
-  switch (isa) {
-    case Isa::kAvx512:
-      return avx512_kernels();
-    case Isa::kAvx2:
-      return kAvx2Kernels;
-    case Isa::kScalar:
-      break;
-  }
+const Kernels& kernels_for([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return avx512_kernels();
+  if (isa == Isa::kAvx2) return kAvx2Kernels;
+#endif
   return kScalarKernels;
 }
-#else  // other architectures have the reference alone
-Isa machine_isa() { return Isa::kScalar; }
 
-const Kernels& kernels_for(Isa /*isa*/) { return kScalarKernels; }
-#endif
-
-Result<const Kernels*> select_kernels() {
-  const char* requested = std::getenv("TANDEM_ISA");
-  return select_kernels(requested == nullptr ? "" : requested);
-}
+Result<const Kernels*> select_kernels() { return select_kernels(environment("TANDEM_ISA")); }
 
 Result<const Kernels*> select_kernels(std::string_view requested) {
   if (requested.empty()) return &kernels_for(machine_isa());

@@ -10,8 +10,7 @@ namespace tandem::ops::cpu {
 
 std::string_view isa_name(Isa isa);
 
-// The highest level this machine can run. AVX-512 means F, BW, VL, DQ, VNNI; AVX2 includes FMA and
-// F16C.
+// The highest level this machine can run.
 Isa machine_isa();
 
 // The table of one level, whatever the machine: for tests, which first compare with machine_isa().

@@ -10,12 +10,13 @@
 #include <cstdint>
 #include <span>
 
+#include "base/cpu_level.h"
 #include "ops/packed_matrix.h"
 #include "ops/page_layout.h"
 
 namespace tandem::ops::cpu {
 
-enum class Isa : uint8_t { kScalar = 0, kAvx2 = 1, kAvx512 = 2 };
+using Isa = CpuLevel;
 
 // Bumped whenever a kernel's bits change: it is part of the name of the numeric path.
 inline constexpr int kKernelVersion = 2;
