@@ -1,14 +1,17 @@
 # Turns src/EDGES into targets: tandem_<folder> from the folder's *.cc, <folder>_test from *_test.cc,
 # <folder>_bench from *_bench.cc, <name>_fuzz from each *_fuzz.cc.
-# A file named *_avx2.cc or *_avx512.cc is compiled for that instruction set; everything else for the baseline.
+# A file named *_avx2.cc, *_avx512.cc or *_amx.cc is compiled for that instruction set; everything else for the baseline.
 
 function(tandem_isa_flags)
   foreach(source ${ARGN})
     if(source MATCHES "_avx2\\.cc$")
       set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "-mavx2;-mfma;-mf16c;-mbmi;-mbmi2")
-    elseif(source MATCHES "_avx512\\.cc$")
-      set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS
-        "-mavx2;-mfma;-mf16c;-mbmi;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512bf16;-mavx512vbmi;-mprefer-vector-width=512")
+    elseif(source MATCHES "_(avx512|amx)\\.cc$")
+      set(flags "-mavx2;-mfma;-mf16c;-mbmi;-mbmi2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mavx512bf16;-mavx512vbmi;-mprefer-vector-width=512")
+      if(source MATCHES "_amx\\.cc$")
+        list(APPEND flags -mamx-tile -mamx-int8 -mamx-bf16)
+      endif()
+      set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "${flags}")
     endif()
   endforeach()
 endfunction()

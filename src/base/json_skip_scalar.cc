@@ -81,7 +81,7 @@ const char* skip_json_escape(const char* at, const char* end) {
 const JsonSkip& json_skip(CpuLevel most) {
 #if defined(__x86_64__)
   const CpuLevel level = std::min(most, machine_cpu_level());
-  if (level == CpuLevel::kAvx512) return kJsonSkipAvx512;
+  if (level >= CpuLevel::kAvx512) return kJsonSkipAvx512;
   if (level == CpuLevel::kAvx2) return kJsonSkipAvx2;
 #else
   (void)most;

@@ -28,7 +28,7 @@ inline std::string gemma3_path() { return source_path("models/gemma-3-270m.Q4_K_
 
 inline std::vector<std::string> machine_isas() {
   std::vector<std::string> names;
-  for (const auto isa : {ops::cpu::Isa::kScalar, ops::cpu::Isa::kAvx2, ops::cpu::Isa::kAvx512}) {
+  for (const auto isa : kCpuLevels) {
     if (isa <= ops::cpu::machine_isa()) names.emplace_back(ops::cpu::isa_name(isa));
   }
   return names;

@@ -182,7 +182,15 @@ TEST(Dispatch, ForcesALowerLevelAndNamesWhatTheMachineLacks) {
   const auto unknown = cpu::select_kernels("sse9");
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().code, "unsupported_isa");
-  if (cpu::machine_isa() < cpu::Isa::kAvx512) EXPECT_FALSE(cpu::select_kernels("avx512"));
+  for (const cpu::Isa isa : kCpuLevels) {
+    const auto forced = cpu::select_kernels(cpu::isa_name(isa));
+    ASSERT_EQ(forced.has_value(), isa <= cpu::machine_isa());
+    if (forced) {
+      EXPECT_EQ((*forced)->isa, isa);
+    } else {
+      EXPECT_EQ(forced.error().code, "unsupported_isa");
+    }
+  }
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace tandem::ops {
 
 inline std::vector<const cpu::Kernels*> machine_kernels() {
   std::vector<const cpu::Kernels*> all;
-  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+  for (const cpu::Isa isa : kCpuLevels) {
     if (isa <= cpu::machine_isa()) all.push_back(&cpu::kernels_for(isa));
   }
   return all;

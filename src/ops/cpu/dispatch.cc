@@ -1,7 +1,6 @@
 #include "ops/cpu/dispatch.h"
 
 #include <string>
-#include <utility>
 
 #include "base/environment.h"
 #include "ops/cpu/scalar.h"
@@ -81,6 +80,13 @@ constexpr Kernels kPlainAvx512Kernels = {
     .raise_peaks = raise_peaks_avx512,
 };
 
+constexpr Kernels kAmxKernels = [] {
+  Kernels kernels = kPlainAvx512Kernels;
+  kernels.isa = Isa::kAmx;
+  kernels.name = "amx";
+  return kernels;
+}();
+
 // Products of BF16 pairs run at twice the float32 rate on Zen 4, at half of it on Emerald Rapids.
 const Kernels& avx512_kernels() {
   static const Kernels kKernels = [] {
@@ -101,6 +107,7 @@ Isa machine_isa() { return machine_cpu_level(); }
 
 const Kernels& kernels_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::kAmx) return kAmxKernels;
   if (isa == Isa::kAvx512) return avx512_kernels();
   if (isa == Isa::kAvx2) return kAvx2Kernels;
 #endif
@@ -111,10 +118,8 @@ Result<const Kernels*> select_kernels() { return select_kernels(environment("TAN
 
 Result<const Kernels*> select_kernels(std::string_view requested) {
   if (requested.empty()) return &kernels_for(machine_isa());
-  constexpr std::pair<std::string_view, Isa> kLevels[] = {
-      {"scalar", Isa::kScalar}, {"avx2", Isa::kAvx2}, {"avx512", Isa::kAvx512}};
-  for (const auto& [name, isa] : kLevels) {
-    if (requested != name) continue;
+  for (const Isa isa : kCpuLevels) {
+    if (requested != isa_name(isa)) continue;
     if (isa > machine_isa()) {
       return make_error(400, "unsupported_isa",
                         "TANDEM_ISA asks for " + std::string(requested) +
@@ -125,7 +130,7 @@ Result<const Kernels*> select_kernels(std::string_view requested) {
   }
   return make_error(
       400, "unsupported_isa",
-      "TANDEM_ISA is \"" + std::string(requested) + "\"; it must be scalar, avx2 or avx512");
+      "TANDEM_ISA is \"" + std::string(requested) + "\"; it must be scalar, avx2, avx512 or amx");
 }
 
 }  // namespace tandem::ops::cpu
