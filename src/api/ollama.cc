@@ -30,8 +30,7 @@ constexpr std::array kOptions = {
 };
 
 Status refuse_unsupported(const Fields& fields) {
-  for (const char* key :
-       {"images", "format", "suffix", "context", "template", "logprobs", "top_logprobs"}) {
+  for (const char* key : {"images", "suffix", "context", "template", "logprobs", "top_logprobs"}) {
     const JsonValue* value = fields.find(key);
     const bool used = value != nullptr && !(value->is_string() && value->as_string().empty()) &&
                       !(value->is_array() && value->items().empty()) &&
@@ -62,19 +61,78 @@ Status read_options(const Fields& fields, JsonValue& out) {
   return {};
 }
 
+// "json" or a schema.
+Status read_format(const Fields& fields, JsonValue& out) {
+  const JsonValue* format = fields.find("format");
+  if (format == nullptr || (format->is_string() && format->as_string().empty())) return {};
+  if (format->is_object()) {
+    out.set(
+        "response_format",
+        JsonValue::object({{"type", JsonValue::string("json_schema")},
+                           {"json_schema", JsonValue::object({{"name", JsonValue::string("format")},
+                                                              {"schema", *format}})}}));
+    return {};
+  }
+  if (!format->is_string() || format->as_string() != "json")
+    return fields.error("format", "must be \"json\" or a JSON schema");
+  out.set("response_format", JsonValue::object({{"type", JsonValue::string("json_object")}}));
+  return {};
+}
+
+// Ollama's calls have arguments as an object and no ids, its results no ids either: the n-th result
+// answers the n-th call.
+struct CallIds {
+  int64_t calls = 0;
+  int64_t results = 0;
+  static JsonValue id(int64_t at) { return JsonValue::string("call_" + std::to_string(at)); }
+};
+
+JsonValue openai_message(const JsonValue& message, CallIds& ids) {
+  JsonValue out = message;
+  const JsonValue* role = message.find("role");
+  if (role != nullptr && role->is_string() && role->as_string() == "tool" &&
+      message.find("tool_call_id") == nullptr)
+    out.set("tool_call_id", CallIds::id(ids.results++));
+  const JsonValue* calls = message.find("tool_calls");
+  if (calls == nullptr || !calls->is_array()) return out;
+  JsonValue translated = JsonValue::array();
+  for (const JsonValue& call : calls->items()) {
+    JsonValue one = call;
+    if (call.is_object()) {
+      if (call.find("id") == nullptr) one.set("id", CallIds::id(ids.calls++));
+      if (call.find("type") == nullptr) one.set("type", JsonValue::string("function"));
+      const JsonValue* function = call.find("function");
+      const JsonValue* arguments = function == nullptr ? nullptr : function->find("arguments");
+      if (arguments != nullptr && arguments->is_object()) {
+        JsonValue with_text = *function;
+        with_text.set("arguments", JsonValue::string(arguments->dump()));
+        one.set("function", std::move(with_text));
+      }
+    }
+    translated.push_back(std::move(one));
+  }
+  out.set("tool_calls", std::move(translated));
+  return out;
+}
+
 Status read_messages(const Fields& fields, OllamaRequest& out) {
   const JsonValue* messages = fields.find("messages");
   const bool none = messages == nullptr || (messages->is_array() && messages->items().empty());
   out.load = none && fields.find("model") != nullptr;
   if (out.load) return {};
   if (none) return fields.error("messages", "is missing");
+  JsonValue translated = JsonValue::array();
+  CallIds ids;
   for (size_t i = 0; i < messages->items().size(); ++i) {
-    const JsonValue* images = messages->items()[i].find("images");
-    if (images == nullptr || images->items().empty()) continue;
-    return make_error(400, "unsupported_content", "images are not supported by this model",
-                      pointer_to("/messages", i) + "/images");
+    const JsonValue& message = messages->items()[i];
+    const JsonValue* images = message.find("images");
+    if (images != nullptr && !images->items().empty()) {
+      return make_error(400, "unsupported_content", "images are not supported by this model",
+                        pointer_to("/messages", i) + "/images");
+    }
+    translated.push_back(message.is_object() ? openai_message(message, ids) : message);
   }
-  out.body.set("messages", *messages);
+  out.body.set("messages", std::move(translated));
   if (const JsonValue* tools = fields.find("tools")) out.body.set("tools", *tools);
   return {};
 }
@@ -134,6 +192,51 @@ std::string text_of(const JsonValue& choice) {
   return text == nullptr ? std::string() : text->as_string();
 }
 
+// Calls of an OpenAI message as Ollama writes them. Arguments that are not JSON (an answer that was
+// cut off) stay a text.
+JsonValue ollama_calls(const std::vector<OllamaReply::Call>& calls) {
+  JsonValue out = JsonValue::array();
+  for (const OllamaReply::Call& call : calls) {
+    auto arguments = parse_json(call.arguments.empty() ? "{}" : call.arguments);
+    out.push_back(JsonValue::object(
+        {{"function",
+          JsonValue::object({{"name", JsonValue::string(call.name)},
+                             {"arguments", arguments ? std::move(*arguments)
+                                                     : JsonValue::string(call.arguments)}})}}));
+  }
+  return out;
+}
+
+// Adds a message's or a chunk's calls, or the next pieces of them.
+void collect_calls(const JsonValue& choice, std::vector<OllamaReply::Call>& calls) {
+  constexpr int64_t kMaxCalls = 1024;
+  for (const char* holder : {"delta", "message"}) {
+    const JsonValue* part = choice.find(holder);
+    const JsonValue* pieces = part == nullptr ? nullptr : part->find("tool_calls");
+    if (pieces == nullptr || !pieces->is_array()) continue;
+    for (const JsonValue& piece : pieces->items()) {
+      const JsonValue* index = piece.find("index");
+      const int64_t at = index != nullptr && index->as_integer()
+                             ? *index->as_integer()
+                             : static_cast<int64_t>(calls.size());
+      if (at < 0 || at >= kMaxCalls) continue;
+      if (calls.size() <= static_cast<size_t>(at)) calls.resize(static_cast<size_t>(at) + 1);
+      const JsonValue* function = piece.find("function");
+      if (function == nullptr) continue;
+      OllamaReply::Call& call = calls[static_cast<size_t>(at)];
+      if (const JsonValue* name = function->find("name"); name != nullptr && name->is_string())
+        call.name += name->as_string();
+      if (const JsonValue* text = function->find("arguments"); text != nullptr && text->is_string())
+        call.arguments += text->as_string();
+    }
+  }
+}
+
+// Ollama has no reason of its own for calls.
+std::string ollama_reason(const std::string& openai) {
+  return openai == "tool_calls" ? "stop" : openai;
+}
+
 }  // namespace
 
 Result<OllamaRequest> parse_ollama(OllamaRoute route, const JsonValue& body) {
@@ -155,6 +258,7 @@ Result<OllamaRequest> parse_ollama(OllamaRoute route, const JsonValue& body) {
     return out;
   }
   TANDEM_CHECK(read_options(fields, out.body));
+  TANDEM_CHECK(read_format(fields, out.body));
   TANDEM_CHECK(route == OllamaRoute::kChat ? read_messages(fields, out) : read_prompt(fields, out));
   // The older dialect stops after 16 tokens unless told otherwise; Ollama does not.
   if (out.endpoint == Endpoint::kCompletions && out.body.find("max_tokens") == nullptr)
@@ -180,13 +284,16 @@ std::string ollama_error(std::string_view openai_body) {
 OllamaReply::OllamaReply(const OllamaRequest& request, std::string created)
     : route_(request.route), model_(request.model), created_(std::move(created)) {}
 
-JsonValue OllamaReply::part(const std::string& text, bool done) const {
+JsonValue OllamaReply::part(const std::string& text, bool done,
+                            const std::vector<Call>& calls) const {
   JsonValue json = JsonValue::object();
   json.set("model", JsonValue::string(model_));
   json.set("created_at", JsonValue::string(created_));
   if (route_ == OllamaRoute::kChat) {
-    json.set("message", JsonValue::object({{"role", JsonValue::string("assistant")},
-                                           {"content", JsonValue::string(text)}}));
+    JsonValue message = JsonValue::object(
+        {{"role", JsonValue::string("assistant")}, {"content", JsonValue::string(text)}});
+    if (!calls.empty()) message.set("tool_calls", ollama_calls(calls));
+    json.set("message", std::move(message));
   } else {
     json.set("response", JsonValue::string(text));
   }
@@ -194,9 +301,9 @@ JsonValue OllamaReply::part(const std::string& text, bool done) const {
   return json;
 }
 
-JsonValue OllamaReply::last(const std::string& text, const JsonValue* usage,
-                            int64_t elapsed) const {
-  JsonValue json = part(text, true);
+JsonValue OllamaReply::last(const std::string& text, const JsonValue* usage, int64_t elapsed,
+                            const std::vector<Call>& calls) const {
+  JsonValue json = part(text, true, calls);
   json.set("done_reason", JsonValue::string(reason_));
   json.set("total_duration", JsonValue::integer(elapsed));
   const auto count = [&](const char* to, const char* from) {
@@ -210,7 +317,7 @@ JsonValue OllamaReply::last(const std::string& text, const JsonValue* usage,
 
 std::string OllamaReply::line(std::string_view data, int64_t elapsed) {
   if (failed_) return {};
-  if (data == "[DONE]") return last("", &usage_, elapsed).dump() + "\n";
+  if (data == "[DONE]") return last("", &usage_, elapsed, {}).dump() + "\n";
   const auto json = parse_json(data);
   if (!json) return {};
   if (json->find("error") != nullptr) {
@@ -223,13 +330,20 @@ std::string OllamaReply::line(std::string_view data, int64_t elapsed) {
   if (choice == nullptr) return {};
   if (const JsonValue* reason = choice->find("finish_reason");
       reason != nullptr && reason->is_string())
-    reason_ = reason->as_string();
+    reason_ = ollama_reason(reason->as_string());
+  // Calls come in pieces; Ollama's clients get each whole.
+  collect_calls(*choice, calls_);
+  const bool ended = choice->find("finish_reason") != nullptr &&
+                     choice->find("finish_reason")->is_string() && !calls_.empty();
   const std::string text = text_of(*choice);
-  return text.empty() ? std::string() : part(text, false).dump() + "\n";
+  if (text.empty() && !ended) return {};
+  std::string out = part(text, false, ended ? calls_ : std::vector<Call>{}).dump() + "\n";
+  if (ended) calls_.clear();
+  return out;
 }
 
 std::string OllamaReply::loaded() const {
-  JsonValue json = part("", true);
+  JsonValue json = part("", true, {});
   json.set("done_reason", JsonValue::string("load"));
   return json.dump();
 }
@@ -259,10 +373,12 @@ std::string OllamaReply::whole(std::string_view openai_body, int64_t elapsed) co
     return embeddings(*json, elapsed);
   const JsonValue* choice = json ? first_choice(*json) : nullptr;
   if (choice == nullptr) return ollama_error("");
-  JsonValue out = last(text_of(*choice), json->find("usage"), elapsed);
+  std::vector<Call> calls;
+  collect_calls(*choice, calls);
+  JsonValue out = last(text_of(*choice), json->find("usage"), elapsed, calls);
   if (const JsonValue* reason = choice->find("finish_reason");
       reason != nullptr && reason->is_string())
-    out.set("done_reason", *reason);
+    out.set("done_reason", JsonValue::string(ollama_reason(reason->as_string())));
   return out.dump();
 }
 

@@ -26,8 +26,9 @@ struct OllamaRequest {
   std::string model;  // as the client named it
   JsonValue body;     // with usage asked for when streamed
 };
-// Known options are translated (num_predict, repeat_penalty, ...), unknown ones ignored. What
-// cannot be served (images, format, suffix, raw context, logprobs) is a 400. Errors carry the
+// Known options are translated (num_predict, repeat_penalty, ...), unknown ones ignored; `format`
+// becomes response_format, calls and their results in messages get ids. What cannot be served
+// (images, suffix, raw context, logprobs) is a 400. Errors carry the
 // pointer of Ollama's field.
 Result<OllamaRequest> parse_ollama(OllamaRoute route, const JsonValue& body);
 
@@ -37,6 +38,12 @@ std::string ollama_error(std::string_view openai_body);
 // Replies. `created`: RFC 3339. Durations are nanoseconds.
 class OllamaReply {
  public:
+  // A call of a tool as far as it has come; arguments as JSON text.
+  struct Call {
+    std::string name;
+    std::string arguments;
+  };
+
   OllamaReply(const OllamaRequest& request, std::string created);
 
   // The `data` of one event of the stream: zero or more lines. [DONE] gives the last line.
@@ -47,8 +54,9 @@ class OllamaReply {
   std::string loaded() const;
 
  private:
-  JsonValue part(const std::string& text, bool done) const;
-  JsonValue last(const std::string& text, const JsonValue* usage, int64_t elapsed) const;
+  JsonValue part(const std::string& text, bool done, const std::vector<Call>& calls) const;
+  JsonValue last(const std::string& text, const JsonValue* usage, int64_t elapsed,
+                 const std::vector<Call>& calls) const;
 
   std::string embeddings(const JsonValue& openai, int64_t elapsed) const;
 
@@ -57,6 +65,7 @@ class OllamaReply {
   std::string created_;
   std::string reason_ = "stop";
   JsonValue usage_;
+  std::vector<Call> calls_;  // of the stream, until the choice ends
   bool failed_ = false;
 };
 

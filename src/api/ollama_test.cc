@@ -42,7 +42,8 @@ TEST(Ollama, GenerateBecomesMessagesOrARawPrompt) {
 TEST(Ollama, WhatCannotBeServedIsRefused) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"messages":[{"role":"user","content":"x","images":["aGk="]}]})", "/messages/0/images"},
-      {R"({"messages":[],"format":"json"})", "/format"},
+      {R"({"messages":[{"role":"user","content":"x"}],"format":"xml"})", "/format"},
+      {R"({"messages":[{"role":"user","content":"x"}],"format":7})", "/format"},
       {R"([])", ""},
       {R"({"messages":[],"logprobs":true})", "/logprobs"},
       {R"({})", "/messages"},
@@ -63,6 +64,69 @@ TEST(Ollama, WhatCannotBeServedIsRefused) {
             "/prompt");
   EXPECT_EQ(ollama_error(R"({"error":{"message":"why"}})"), R"({"error":"why"})");
   EXPECT_TRUE(parse(ollama_error("nonsense")).find("error")->is_string());
+}
+
+TEST(Ollama, AFormatIsJsonOrASchema) {
+  const auto request = [](const char* format) {
+    return parse_ollama(OllamaRoute::kGenerate,
+                        parse(std::string(R"({"prompt":"hi","format":)") + format + "}"))
+        ->body;
+  };
+  EXPECT_EQ(request("\"json\"").find("response_format")->dump(), R"({"type":"json_object"})");
+  const JsonValue schema = request(R"({"type":"object","properties":{"a":{"type":"integer"}}})");
+  EXPECT_EQ(schema.find("response_format")->dump(),
+            R"({"type":"json_schema","json_schema":{"name":"format","schema":)"
+            R"({"type":"object","properties":{"a":{"type":"integer"}}}}})");
+  const auto parsed = parse_request(Endpoint::kChatCompletions, schema);
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(request("\"\"").find("response_format"), nullptr);
+}
+
+TEST(Ollama, CallsAndResultsInMessagesGetIds) {
+  const auto request = parse_ollama(OllamaRoute::kChat, parse(R"({"messages":[
+    {"role":"user","content":"x"},
+    {"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}},
+                                                   {"function":{"name":"g","arguments":{}}}]},
+    {"role":"tool","content":"1","tool_name":"f"},{"role":"tool","content":"2"}]})"));
+  ASSERT_TRUE(request);
+  const auto& messages = request->body.find("messages")->items();
+  EXPECT_EQ(messages[1].find("tool_calls")->dump(),
+            R"([{"function":{"name":"f","arguments":"{\"a\":1}"},"id":"call_0","type":"function"},)"
+            R"({"function":{"name":"g","arguments":"{}"},"id":"call_1","type":"function"}])");
+  EXPECT_EQ(messages[2].find("tool_call_id")->as_string(), "call_0");
+  EXPECT_EQ(messages[3].find("tool_call_id")->as_string(), "call_1");
+  const auto parsed = parse_request(Endpoint::kChatCompletions, request->body);
+  EXPECT_TRUE(parsed) << parsed.error().message;
+}
+
+TEST(Ollama, CallsComeWholeInOneLine) {
+  const auto request = *parse_ollama(
+      OllamaRoute::kChat, parse(R"({"model":"m","messages":[{"role":"user","content":"x"}]})"));
+  OllamaReply stream(request, "t");
+  const auto delta = [&](const char* calls, const char* reason) {
+    return stream.line(std::string(R"({"choices":[{"delta":{"tool_calls":)") + calls +
+                           R"(},"finish_reason":)" + reason + "}]}",
+                       1);
+  };
+  EXPECT_EQ(delta(R"([{"index":0,"id":"c","function":{"name":"f","arguments":""}}])", "null"), "");
+  EXPECT_EQ(delta(R"([{"index":0,"function":{"arguments":"{\"a\":"}}])", "null"), "");
+  EXPECT_EQ(delta(R"([{"index":0,"function":{"arguments":"1}"}}])", "null"), "");
+  EXPECT_EQ(
+      delta(R"([{"index":1,"id":"d","function":{"name":"g","arguments":""}}])", "\"tool_calls\""),
+      "{\"model\":\"m\",\"created_at\":\"t\",\"message\":{\"role\":\"assistant\",\"content\":\"\","
+      "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},"
+      "{\"function\":{\"name\":\"g\",\"arguments\":{}}}]},\"done\":false}\n");
+  EXPECT_NE(stream.line("[DONE]", 1).find(R"("done_reason":"stop")"), std::string::npos);
+  const std::string whole =
+      OllamaReply(request, "t")
+          .whole(
+              R"({"choices":[{"message":{"content":null,"tool_calls":[{"id":"c","function":{"name":"f",)"
+              R"("arguments":"{\"a\": tru"}}]},"finish_reason":"tool_calls"}],"usage":{}})",
+              9);
+  EXPECT_EQ(whole,
+            R"({"model":"m","created_at":"t","message":{"role":"assistant","content":"",)"
+            R"("tool_calls":[{"function":{"name":"f","arguments":"{\"a\": tru"}}]},"done":true,)"
+            R"("done_reason":"stop","total_duration":9})");
 }
 
 TEST(Ollama, EventsBecomeLinesAndTheLastHasTheCounts) {

@@ -275,6 +275,11 @@ def test_ollamas_dialect(up):
     assert lines[-1]["eval_count"] == 6 and lines[-1]["prompt_eval_count"] > 0 and lines[-1]["done_reason"] == "length"
     whole = request(up.url, "POST", "/api/chat", {**body, "stream": False}).json()
     assert whole["message"]["content"] == text and whole["done"]
+    schema = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["age"], "additionalProperties": False}
+    for path, said in (("/api/chat", {"messages": MESSAGES}), ("/api/generate", {"prompt": PROMPT})):
+        shaped = request(up.url, "POST", path, {**said, "format": schema, "stream": False, "options": {"num_predict": 40, "temperature": 0}}).json()
+        answer = json.loads(shaped["message"]["content"] if path == "/api/chat" else shaped["response"])
+        assert list(answer) == ["age"] and 0 <= answer["age"] <= 99, shaped
     raw = request(up.url, "POST", "/api/generate", {"prompt": PROMPT, "raw": True, "stream": False, "options": {"num_predict": 4, "temperature": 0}})
     assert raw.json()["response"] == request(up.url, "POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 4, "temperature": 0}).json()["choices"][0]["text"]
     (model,) = request(up.url, "GET", "/api/tags").json()["models"]
