@@ -23,7 +23,8 @@ struct ModelOptions {
   // two frequency tables of models whose rotary positions are stretched beyond a certain context.
   int32_t served_context = 0;
   std::optional<ops::KvDtype> kv_dtype = {};  // of the pages; default_kv_dtype() if none
-  std::string isa;  // "scalar", "avx2", "avx512", "amx"; empty: TANDEM_ISA, else the machine's highest
+  std::string
+      isa;  // "scalar", "avx2", "avx512", "amx"; empty: TANDEM_ISA, else the machine's highest
 };
 
 // Checks the checkpoint and packs its weights; it stays open for what is read in place. Errors (all
