@@ -25,7 +25,7 @@ class CpuExecutor {
   float* product_scratch(int thread) const {
     return scratch(thread) + scratch_stride_ / sizeof(float) - kProductFloats;
   }
-  static constexpr size_t kProductFloats = size_t{64} * 32 * 3;
+  static constexpr size_t kProductFloats = size_t{256} * 32 * 3;
   size_t scratch_bytes() const { return scratch_stride_ * static_cast<size_t>(threads_->count()); }
 
  private:

@@ -159,6 +159,36 @@ TEST_P(LinearTest, ARowsBitsDoNotDependOnOtherRowsOrThreads) {
   }
 }
 
+// Few rows go without tiles, so what a row gives must not tell.
+TEST_P(LinearTest, TilesGiveTheBitsOfVectors) {
+  if (!has_int8_kernel(GetParam())) return;
+  if (cpu::machine_isa() < cpu::Isa::kAmx) GTEST_SKIP() << "this machine has no AMX";
+  const CpuExecutor tiles = *CpuExecutor::create(cpu::kernels_for(cpu::Isa::kAmx), 1, 64);
+  const CpuExecutor vectors = *CpuExecutor::create(cpu::kernels_for(cpu::Isa::kAvx512), 1, 64);
+  const bool small_blocks = weights::block_values(GetParam()) == 32;
+  for (const int32_t columns :
+       small_blocks ? std::vector{32, 96, 224, 576, 1600, 2048} : std::vector{256, 768, 2048}) {
+    for (const int32_t rows : {7, 16, 29, 48}) {
+      const TestMatrix matrix = make_matrix(GetParam(), rows, columns, 4);
+      for (const int32_t m : {1, 15, 31, 32, 47, 64, 70, 80}) {
+        auto x = random_values(static_cast<size_t>(m) * columns, 5);
+        x[m - 1] = m == 70 ? NAN : 0.0F;
+        std::vector<cpu::ActivationBlock> blocks(x.size() / 32);
+        const Activations activations = {x.data(), blocks.data(), m, columns};
+        quantize(tiles, activations);
+        Product expected;
+        expected.run(vectors, matrix, activations, rows);
+        Product product;
+        product.run(tiles, matrix, activations, rows);
+        ASSERT_EQ(std::memcmp(product.out.data(), expected.out.data(),
+                              expected.out.size() * sizeof(float)),
+                  0)
+            << rows << "x" << columns << " m " << m;
+      }
+    }
+  }
+}
+
 class PairsTest : public testing::TestWithParam<Format> {
  protected:
   void SetUp() override {
@@ -180,7 +210,7 @@ TEST_P(PairsTest, PackedOrderHoldsTheRoundedValues) {
 
 TEST_P(PairsTest, ProductsMatchDoublePrecisionAndNotTheOtherRowsOrThreads) {
   for (const int32_t columns : {1, 7, 40, 300, 768}) {
-    for (const int32_t rows : {1, 23, 83}) {
+    for (const int32_t rows : {1, 23, 83, 290}) {
       const TestMatrix matrix = make_matrix(GetParam(), rows, columns, 6, true);
       const int32_t m = 77;
       auto x = random_values(static_cast<size_t>(m) * columns, 7);
@@ -319,7 +349,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, LinearTest, testing::ValuesIn(weights::kAllFor
 TEST(GatedFfn, GivesWhatTheProductsAndTheGateGive) {
   constexpr int32_t kColumns = 96;
   constexpr int32_t kWidth = 160;
-  constexpr int32_t kMost = 130;
+  constexpr int32_t kMost = 300;
   const TestMatrix gate_matrix = make_matrix(Format::kQ40, kWidth, kColumns, 21);
   const TestMatrix up_matrix = make_matrix(Format::kQ40, kWidth, kColumns, 22);
   auto x = random_values(static_cast<size_t>(kMost) * kColumns, 23);
@@ -336,7 +366,7 @@ TEST(GatedFfn, GivesWhatTheProductsAndTheGateGive) {
     std::vector<cpu::ActivationBlock> expected_blocks(expected.size() / 32);
     gate(one, gate_product.out.data(), up_product.out.data(), Activation::kSilu,
          {expected.data(), expected_blocks.data(), kMost, kWidth});
-    for (const int32_t rows : {1, 7, 32, 33, 64, 130}) {
+    for (const int32_t rows : {1, 7, 32, 33, 64, 130, 300}) {
       for (const bool keep : {true, false}) {
         const CpuExecutor executor = *CpuExecutor::create(*kernels, 1 + rows % 3, 64);
         std::vector<float> values(expected.size());

@@ -126,7 +126,7 @@ void linear(const CpuExecutor& executor, const Activations& x,
             std::span<const LinearTarget> targets) {
   int32_t total = 0;
   // Products of pairs take two groups at a time.
-  int32_t step = 1;
+  int32_t step = executor.kernels().product_groups;
   for (const LinearTarget& target : targets) {
     total += target.weights->view().groups;
     if (target.weights->view().pairs) step = 2;
@@ -174,16 +174,16 @@ struct GatedFfn {
     }
   }
 
-  // One step's columns of many rows: the products of some rows stay in the first cache until they
-  // are combined.
+  // One step's columns of many rows: the products of some rows stay in a cache until they are
+  // combined.
   void many_rows(int thread, int32_t begin, int32_t end) const {
-    constexpr int32_t kRows = 64;
-    static_assert(kRows * kStep * 3 <= CpuExecutor::kProductFloats);
+    const int32_t most = executor.kernels().product_rows;
+    assert(static_cast<size_t>(most) * kStep * 3 <= CpuExecutor::kProductFloats);
     float* gate_out = executor.product_scratch(thread);
-    float* up_out = gate_out + kRows * kStep;
-    float* combined = up_out + kRows * kStep;
-    for (int32_t first = 0; first < x.rows; first += kRows) {
-      const int32_t rows = std::min(kRows, x.rows - first);
+    float* up_out = gate_out + static_cast<ptrdiff_t>(most) * kStep;
+    float* combined = up_out + static_cast<ptrdiff_t>(most) * kStep;
+    for (int32_t first = 0; first < x.rows; first += most) {
+      const int32_t rows = std::min(most, x.rows - first);
       products(thread, x.slice(first, rows), begin, end, gate_out, up_out, kStep);
       for (int32_t m = 0; m < rows; ++m) {
         const int32_t row = first + m;

@@ -6,6 +6,7 @@
 #include "ops/cpu/scalar.h"
 
 #if defined(__x86_64__)
+#include "ops/cpu/amx.h"
 #include "ops/cpu/avx2.h"
 #include "ops/cpu/avx512.h"
 #endif
@@ -84,6 +85,10 @@ constexpr Kernels kAmxKernels = [] {
   Kernels kernels = kPlainAvx512Kernels;
   kernels.isa = Isa::kAmx;
   kernels.name = "amx";
+  kernels.product_groups = 2;
+  kernels.product_rows = 256;
+  kernels.linear_i8 = linear_i8_amx;
+  kernels.linear_bf16 = linear_bf16_amx;
   return kernels;
 }();
 

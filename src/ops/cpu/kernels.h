@@ -159,9 +159,15 @@ struct Kernels {
   Isa isa = Isa::kScalar;
   const char* name = "scalar";
 
+  // What products are faster in: groups of outputs side by side, and rows whose gated products are
+  // combined while they are in a cache.
+  int32_t product_groups = 1;
+  int32_t product_rows = 64;
+
   void (*linear_f32)(const LinearF32& params);
   void (*linear_i8)(const LinearI8& params);
-  // Null where the machine has no product of BF16 pairs that is faster than float32's.
+  // Null where the machine has no product of BF16 pairs that is faster than float32's. AMX's takes
+  // denormals for zeros.
   void (*linear_bf16)(const LinearBf16& params) = nullptr;
   // `columns` is a multiple of 32.
   void (*quantize_row)(const float* x, int32_t columns, ActivationBlock* out);

@@ -34,7 +34,8 @@ double best_seconds(device::ComputeThreads& threads, Function&& function) {
 
 Probes probes_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if (isa >= Isa::kAvx512) return probes_avx512();
+  if (isa == Isa::kAmx) return probes_amx();
+  if (isa == Isa::kAvx512) return probes_avx512();
   if (isa == Isa::kAvx2) return probes_avx2();
 #endif
   return probes_scalar();

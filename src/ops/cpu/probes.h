@@ -21,5 +21,7 @@ struct Probes {
 Probes probes_scalar();
 Probes probes_avx2();
 Probes probes_avx512();
+// Products in tiles, those of int8 of 32 columns as the kernels make them; the rest is AVX-512's.
+Probes probes_amx();
 
 }  // namespace tandem::ops::cpu

@@ -1,0 +1,14 @@
+// The kernels that work in AMX's tiles; the level's others are AVX-512's.
+#pragma once
+
+#include "ops/cpu/kernels.h"
+
+namespace tandem::ops::cpu {
+
+// linear_i8_avx512()'s bits, for any number of rows.
+void linear_i8_amx(const LinearI8& params);
+
+// Denormal inputs, products and sums count as zeros.
+void linear_bf16_amx(const LinearBf16& params);
+
+}  // namespace tandem::ops::cpu
