@@ -35,4 +35,6 @@ tandem_interface(pcre2 pcre2-8)
 tandem_interface(http_parser http_parser)
 tandem_interface(zstd zstd)
 tandem_interface(asio Threads::Threads)
-target_compile_definitions(lib_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY)
+# Its coroutine frames and handlers come from operator new, so that net's block cache keeps them.
+target_compile_definitions(lib_asio INTERFACE BOOST_ASIO_NO_DEPRECATED BOOST_ERROR_CODE_HEADER_ONLY
+  BOOST_ASIO_DISABLE_STD_ALIGNED_ALLOC BOOST_ASIO_DISABLE_BOOST_ALIGN BOOST_ASIO_DISABLE_AWAITABLE_FRAME_RECYCLING)

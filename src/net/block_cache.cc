@@ -32,7 +32,7 @@ struct Block {
 class Blocks {
  public:
   void* take(size_t size) {
-    const size_t place = size <= kLeast ? 0 : (size - kLeast + kStep - 1) / kStep;
+    const size_t place = place_of(size);
     if (place >= kSizes || sizes_[place].first == nullptr) return nullptr;
     Size& of_size = sizes_[place];
     Block* const block = of_size.first;
@@ -42,9 +42,10 @@ class Blocks {
     return block;
   }
 
-  bool keep(void* memory) {
-    const size_t usable = ::malloc_usable_size(memory);
-    const size_t place = (usable - kLeast) / kStep;
+  // `size`: what was asked for, or what malloc says the block holds. It holds at least what the
+  // place of a smaller number promises.
+  bool keep(void* memory, size_t size) {
+    const size_t place = place_of(size);
     if (place >= kSizes || sizes_[place].count >= BlockCache::kMostOfASize) return false;
     if (bytes_ > BlockCache::kMostBytes) give_back();
     Size& of_size = sizes_[place];
@@ -70,6 +71,10 @@ class Blocks {
   int scopes = 0;
 
  private:
+  static size_t place_of(size_t size) {
+    return size <= kLeast ? 0 : (size - kLeast + kStep - 1) / kStep;
+  }
+
   struct Size {
     Block* first = nullptr;
     uint32_t count = 0;
@@ -87,8 +92,8 @@ static void* take_block(size_t size) {
   return thread_blocks == nullptr ? nullptr : thread_blocks->take(size);
 }
 
-static bool keep_block(void* memory) {
-  return thread_blocks != nullptr && memory != nullptr && thread_blocks->keep(memory);
+static bool keep_block(void* memory, size_t size) {
+  return thread_blocks != nullptr && memory != nullptr && thread_blocks->keep(memory, size);
 }
 
 BlockCache::BlockCache() {
@@ -141,10 +146,12 @@ void* operator new(size_t size) {
 }
 
 void operator delete(void* memory) noexcept {
-  if (!tandem::net::keep_block(memory)) std::free(memory);
+  if (!tandem::net::keep_block(memory, ::malloc_usable_size(memory))) std::free(memory);
 }
 
-void operator delete(void* memory, size_t /*size*/) noexcept { operator delete(memory); }
+void operator delete(void* memory, size_t size) noexcept {
+  if (!tandem::net::keep_block(memory, size)) std::free(memory);
+}
 // NOLINTEND(misc-new-delete-overloads)
 
 #endif

@@ -82,7 +82,11 @@ TEST_F(BlockCacheTest, ABlockBelongsToOneAtATime) {
         for (size_t at = 0; at < gone.size; ++at) {
           if (gone.bytes[at] != gone.mark) return std::vector<Held>();
         }
-        ::operator delete(gone.bytes);
+        if (random() % 2 == 0) {
+          ::operator delete(gone.bytes);
+        } else {
+          ::operator delete(gone.bytes, gone.size);
+        }
       }
     }
     return held;

@@ -251,6 +251,12 @@ class Call final : public ClientCall {
     }
   }
 
+  bool finish() override {
+    while (connection_ && pull()) parser_.body().clear();
+    if (connection_ && parser_.complete()) release();
+    return finished_;
+  }
+
   void cancel() override {
     if (finished_ || cancelled_) return;
     cancelled_ = true;

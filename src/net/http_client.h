@@ -75,6 +75,9 @@ class ClientCall {
   virtual asio::awaitable<Result<std::string>> read_some() = 0;
   // The rest of the body; an error (502 "bad_response") beyond `limit` bytes.
   virtual asio::awaitable<Result<std::string>> read_all(size_t limit) = 0;
+  // The end, when it has arrived already: true, and the connection is free for others. What stands
+  // before it is dropped. Never waits.
+  virtual bool finish() = 0;
   // Closes the socket now; a coroutine waiting in this call gets "cancelled". Harmless when
   // finished.
   virtual void cancel() = 0;

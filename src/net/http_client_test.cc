@@ -106,6 +106,23 @@ TEST_F(ClientTest, FetchesAndReusesTheConnection) {
   });
 }
 
+TEST_F(ClientTest, AnEndThatHasArrivedFreesTheConnectionWithoutWaiting) {
+  run([this]() -> asio::awaitable<void> {
+    const auto call = client_->call(request("/x"));
+    EXPECT_FALSE(call->finish());
+    EXPECT_TRUE(co_await call->head());
+    co_await reactor_.sleep(20ms);
+    EXPECT_TRUE(call->finish());
+    EXPECT_TRUE(call->finish());
+    EXPECT_EQ(client_->idle_connections(), 1U);
+    const auto cut = client_->call(request("/cut"));
+    EXPECT_TRUE(co_await cut->head());
+    EXPECT_FALSE(cut->finish());
+    const auto rest = co_await cut->read_all(1000);
+    EXPECT_FALSE(rest);
+  });
+}
+
 TEST_F(ClientTest, HandsOverEachPieceAsItArrives) {
   run([this]() -> asio::awaitable<void> {
     auto call = client_->call(request("/drip"));

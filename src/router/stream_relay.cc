@@ -261,7 +261,7 @@ net::asio::awaitable<void> RequestRun::finish_stream(LegRun& leg, const net::Cli
   } else {
     co_await responder_.whole_stream(head.status, reply_headers(head.headers), last);
   }
-  core_->reactor.spawn(read_off(core_, std::move(leg.call)));
+  if (!leg.call->finish()) core_->reactor.spawn(read_off(core_, std::move(leg.call)));
   apply(legs_.answer_done(leg.dispatch.serial));
 }
 

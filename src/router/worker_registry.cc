@@ -179,7 +179,8 @@ void WorkerRegistry::stop() {
   for (const auto& worker : workers_) worker->poke.notify();
 }
 
-net::asio::awaitable<void> WorkerRegistry::poll(WorkerId id, std::shared_ptr<void> keep_alive) {
+net::asio::awaitable<void> WorkerRegistry::poll(WorkerId id,
+                                                [[maybe_unused]] std::shared_ptr<void> keep_alive) {
   Worker& worker = *workers_[id];
   const bool engine = worker.connector->opaque;
   const int limit = engine ? options_.health_failures : options_.poll_failures;

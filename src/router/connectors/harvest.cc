@@ -48,27 +48,25 @@ Result<Harvest> harvest(const Connector& connector, Api api, std::string_view re
     out.kv_bytes = report.kv_bytes;
     return out;
   }
-  TANDEM_TRY(truth, read_prompt_truth(api, reply));
-  out.truth = std::move(truth);
-  if (connector.harvest == HarvestKind::kNothing) return out;
-  const auto scan = scan_json(reply, kReplyLimits);
-  if (!scan || scan->is_array()) return out;
-  if (is_object(scan->find("usage"))) out.usage = text_of(reply, scan->find("usage"));
+  TANDEM_TRY(scan, scan_prefill_reply(reply));
+  out.truth = read_prompt_truth(api, reply, scan);
+  if (connector.harvest == HarvestKind::kNothing || scan.is_array()) return out;
+  if (is_object(scan.find("usage"))) out.usage = text_of(reply, scan.find("usage"));
   if (connector.harvest == HarvestKind::kKvTransferParams) {
-    out.params = text_of(reply, scan->find("kv_transfer_params"));
+    out.params = text_of(reply, scan.find("kv_transfer_params"));
   } else if (connector.harvest == HarvestKind::kDisaggregatedParams) {
-    const std::string_view choice = first_choice(reply, *scan);
+    const std::string_view choice = first_choice(reply, scan);
     const auto in_choice = scan_json(choice, kReplyLimits);
     if (in_choice)
       out.finish_reason = json_text_of(choice, in_choice->find("finish_reason")).value_or("");
     std::string params;
     if (in_choice) params = text_of(choice, in_choice->find("disaggregated_params"));
-    if (params.empty()) params = text_of(reply, scan->find("disaggregated_params"));
+    if (params.empty()) params = text_of(reply, scan.find("disaggregated_params"));
     if (!params.empty()) {
       TANDEM_TRY(edited, generation_params(params, out.usage));
       out.params = std::move(edited);
     }
-    out.prompt_token_ids = text_of(reply, scan->find("prompt_token_ids"));
+    out.prompt_token_ids = text_of(reply, scan.find("prompt_token_ids"));
     out.is_answer = !out.finish_reason.empty() && out.finish_reason != "length" &&
                     out.finish_reason != "not_finished";
   }

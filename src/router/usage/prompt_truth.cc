@@ -1,6 +1,7 @@
 #include "router/usage/prompt_truth.h"
 
 #include <optional>
+#include <utility>
 
 #include "router/usage/counts.h"
 #include "router/usage/reply_words.h"
@@ -82,21 +83,30 @@ void read_choices(Api api, std::string_view choices, PromptTruth& truth) {
 
 }  // namespace
 
-Result<PromptTruth> read_prompt_truth(Api api, std::string_view reply) {
-  const auto scan = scan_json(reply, kReplyLimits);
+Result<JsonScan> scan_prefill_reply(std::string_view reply) {
+  auto scan = scan_json(reply, kReplyLimits);
   if (!scan) return bad_response("is not JSON");
+  return std::move(*scan);
+}
+
+Result<PromptTruth> read_prompt_truth(Api api, std::string_view reply) {
+  TANDEM_TRY(scan, scan_prefill_reply(reply));
+  return read_prompt_truth(api, reply, scan);
+}
+
+PromptTruth read_prompt_truth(Api api, std::string_view reply, const JsonScan& scan) {
   PromptTruth truth;
-  if (scan->is_array()) {
-    for (const JsonMemberSpan& item : scan->members()) read_part(json_value_of(reply, item), truth);
+  if (scan.is_array()) {
+    for (const JsonMemberSpan& item : scan.members()) read_part(json_value_of(reply, item), truth);
     sum_parts(truth);
     return truth;
   }
-  if (scan->find("meta_info") != nullptr) {
+  if (scan.find("meta_info") != nullptr) {
     read_part(reply, truth);
     sum_parts(truth);
     return truth;
   }
-  const JsonMemberSpan* const usage = scan->find("usage");
+  const JsonMemberSpan* const usage = scan.find("usage");
   if (is_object(usage)) {
     const std::string_view text = json_value_of(reply, *usage);
     if (const auto inner = scan_json(text, kReplyLimits)) {
@@ -105,7 +115,7 @@ Result<PromptTruth> read_prompt_truth(Api api, std::string_view reply) {
       truth.generated = numbers.completion.value_or(0);
     }
   }
-  const JsonMemberSpan* const choices = scan->find("choices");
+  const JsonMemberSpan* const choices = scan.find("choices");
   // Where there are no logprobs, choices have nothing that matters.
   const bool told = find_word(reply, "\"meta_info\"") != std::string_view::npos ||
                     (api == Api::kCompletions && holds_member(reply, "\"logprobs\""));
@@ -121,8 +131,7 @@ Result<TandemPrefillReport> read_prefill_report(std::string_view reply) {
       !is_object(scan->find("usage")))
     return bad_response("is not a tandem.prefill object");
   TandemPrefillReport report;
-  TANDEM_TRY(truth, read_prompt_truth(Api::kOther, reply));
-  report.truth = std::move(truth);
+  report.truth = read_prompt_truth(Api::kOther, reply, *scan);
   PromptCounts& counts = report.truth.counts;
   const std::string_view usage = json_value_of(reply, *scan->find("usage"));
   TANDEM_TRY(inner, scan_json(usage, kReplyLimits));

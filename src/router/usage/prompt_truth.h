@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_scan.h"
 #include "base/result.h"
 #include "router/usage/api.h"
 
@@ -37,6 +38,9 @@ struct PromptTruth {
 // Reads a prefill worker's whole reply of `api`. A reply without counts gives an empty truth.
 // Errors: 502 "bad_response" when it is no JSON, or its counts are impossible.
 Result<PromptTruth> read_prompt_truth(Api api, std::string_view reply);
+// The two halves of it, for who needs the scan besides.
+Result<JsonScan> scan_prefill_reply(std::string_view reply);
+PromptTruth read_prompt_truth(Api api, std::string_view reply, const JsonScan& scan);
 
 // A Tandem prefill worker's report: {"object":"tandem.prefill","usage":{...},...}. Errors: 502
 // "bad_response".

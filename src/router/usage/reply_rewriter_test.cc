@@ -453,7 +453,7 @@ TEST(ReplyWords, AMemberIsFoundATextIsNot) {
 
 TEST(ReplyWords, AWordIsFoundWhereverItStands) {
   const std::string_view word = "\"usage\"";
-  for (size_t size = word.size(); size < 60; ++size) {
+  for (size_t size = word.size(); size < 150; ++size) {
     for (size_t place = 0; place + word.size() <= size; ++place) {
       std::string text(size, '"');
       text.replace(place, word.size(), word);

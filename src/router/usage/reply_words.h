@@ -22,19 +22,36 @@ inline size_t find_word(std::string_view text, std::string_view word, size_t fro
   const __m128i second = _mm_set1_epi8(word[1]);
   const char* const base = text.data();
   const size_t last = text.size() - word.size();  // where it may begin
-  while (from <= last && from + 17 <= text.size()) {
-    const auto at = [&](size_t place) {
-      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + place));
+  const auto begins = [&](size_t place) {
+    const auto at = [&](size_t byte) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + byte));
     };
-    const __m128i both =
-        _mm_and_si128(_mm_cmpeq_epi8(at(from), first), _mm_cmpeq_epi8(at(from + 1), second));
-    for (auto found = static_cast<unsigned>(_mm_movemask_epi8(both)); found != 0;
+    return _mm_and_si128(_mm_cmpeq_epi8(at(place), first), _mm_cmpeq_epi8(at(place + 1), second));
+  };
+  const auto whole = [&](size_t at) {
+    for (auto found = static_cast<unsigned>(_mm_movemask_epi8(begins(at))); found != 0;
          found &= found - 1) {
-      const size_t place = from + static_cast<size_t>(__builtin_ctz(found));
-      if (place <= last && std::memcmp(base + place, word.data(), word.size()) == 0) return place;
+      const size_t place = at + static_cast<size_t>(__builtin_ctz(found));
+      if (place >= from && place <= last &&
+          std::memcmp(base + place, word.data(), word.size()) == 0)
+        return place;
     }
+    return std::string_view::npos;
+  };
+  while (from <= last && from + 17 <= text.size()) {
+    if (from + 65 <= text.size()) {  // where nothing is, 64 bytes at once
+      const __m128i any = _mm_or_si128(_mm_or_si128(begins(from), begins(from + 16)),
+                                       _mm_or_si128(begins(from + 32), begins(from + 48)));
+      if (_mm_movemask_epi8(any) == 0) {
+        from += 64;
+        continue;
+      }
+    }
+    if (const size_t place = whole(from); place != std::string_view::npos) return place;
     from += 16;
   }
+  if (from > last) return std::string_view::npos;
+  if (text.size() >= 17) return whole(text.size() - 17);  // it begins before `from`
 #endif
   return text.find(word, from);
 }
