@@ -21,31 +21,11 @@
 // header.
 #pragma once
 
-#include "ops/cpu/attention_span.inl.h"
+#include "ops/cpu/attention_merge.inl.h"
 #include "ops/cpu/elementwise.inl.h"
 
 namespace tandem::ops::cpu {
 namespace {
-
-constexpr float kMinusInfinity = -__builtin_inff();
-
-// Copies the inline scales of the span's tokens, which follow the values of the plane at `offset`,
-// to s.scales; columns that no page has get 1.
-template <typename Element>
-void gather_scales(const AttentionTile& t, const Scratch& s, const Span& span, size_t offset) {
-  const size_t values = static_cast<size_t>(t.head_dim) * t.block_tokens * sizeof(Element);
-  int32_t c = span.first_seen();
-  for (int32_t i = span.first; i < c; ++i) s.scales[i] = 1;
-  while (c < span.count) {
-    const int32_t slot = slot_of(t, span.begin + c);
-    const int32_t in_page = t.block_tokens - slot;
-    const int32_t count = span.count - c < in_page ? span.count - c : in_page;
-    const std::byte* scales = page_at(t, span.begin + c) + offset + values;
-    __builtin_memcpy(s.scales + c, scales + slot * sizeof(float), count * sizeof(float));
-    c += count;
-  }
-  for (; c % 16 != 0; ++c) s.scales[c] = 1;
-}
 
 // Multiplies each column of the scores (or weights) by its scale.
 inline void scale_columns(const AttentionTile& t, const Scratch& s, const Span& span) {
@@ -155,14 +135,9 @@ void score_columns(const AttentionTile& t, const Scratch& s, const Span& span) {
     }
   }
   if constexpr (kInline) {
-    gather_scales<Element>(t, s, span, t.k_offset);
+    gather_scales<Element>(t, span, t.k_offset, s.scales);
     scale_columns(t, s, span);
   }
-}
-
-// Whether pair i sees any position of the span.
-inline bool sees(const AttentionTile& t, const Span& span, int32_t i) {
-  return pair_position(t, i) >= span.begin && pair_start(t, i) < span.begin + span.count;
 }
 
 // Turns scores into weights; peak and total become the span's.
@@ -279,7 +254,7 @@ constexpr int value_vectors(int rows) {
 template <typename Element, bool kInline>
 void weigh_values(const AttentionTile& t, const Scratch& s, const Span& span) {
   if constexpr (kInline) {
-    gather_scales<Element>(t, s, span, t.v_offset);
+    gather_scales<Element>(t, span, t.v_offset, s.scales);
     scale_columns(t, s, span);
   }
   const auto head_dim = static_cast<size_t>(t.head_dim);
@@ -308,41 +283,13 @@ void weigh_values(const AttentionTile& t, const Scratch& s, const Span& span) {
   if (whole < head_dim) weigh_through_panel<Element>(t, s, span, whole);
 }
 
-// What the spans so far add up to.
-struct Running {
-  float peak = kMinusInfinity;
-  float total = 0;
-};
-
-inline void merge(const Running& next, const float* values, size_t dim, Running& running,
-                  float* sum) {
-  const float top = running.peak > next.peak ? running.peak : next.peak;
-  const float keep = exp_one(running.peak - top);
-  const float take = exp_one(next.peak - top);
-  running = {top, running.total * keep + next.total * take};
-  for (size_t d = 0; d < dim; d += 16)
-    store(sum + d, fma(load(sum + d), splat(keep), mul(load(values + d), splat(take))));
-}
-
-inline void finish_pair(const AttentionTile& t, int32_t i, const float* sum, float total,
-                        float factor) {
-  const int32_t pair = t.pair_begin + i;
-  const size_t head = static_cast<size_t>(t.kv_head) * t.group + pair % t.group;
-  float* out = t.out + (pair / t.group) * t.stride_out + head * t.head_dim;
-  for (int32_t d = 0; d < t.head_dim; ++d) out[d] = sum[d] / total * factor;
-}
-
 template <typename Element, bool kInline = false>
 void attend(const AttentionTile& t) {
   constexpr float kFactor = LoaderFor<Element>::kFactor;
   const Scratch s = carve(t);
   load_queries(t, s, kFactor);
   Running running[kTilePairs];
-  if (!in_parts(t)) {
-    for (int32_t i = 0; i < t.pair_count; ++i) {
-      for (size_t d = 0; d < s.dim; d += 16) store(s.sum + i * s.dim + d, zero());
-    }
-  }
+  clear_sums(t, s);
   const Range range = range_of(t);
   for (int32_t begin = range.begin; begin < range.end; begin += kSpanTokens) {
     const Span span = span_at(range, begin);
@@ -350,17 +297,7 @@ void attend(const AttentionTile& t) {
     soften(t, s, span);
     weigh_values<Element, kInline>(t, s, span);
     for (int32_t i = 0; i < t.pair_count; ++i) {
-      if (!sees(t, span, i)) continue;
-      const float* values = s.span + i * s.dim;
-      const Running found = {s.peak[i], s.total[i]};
-      if (!in_parts(t)) {
-        merge(found, values, s.dim, running[i], s.sum + i * s.dim);
-        continue;
-      }
-      float* partial = partial_at(t, begin / kSpanTokens, i);
-      partial[0] = found.peak;
-      partial[1] = found.total;
-      for (size_t d = 0; d < s.dim; d += 16) store(partial + 16 + d, load(values + d));
+      if (sees(t, span, i)) take_span(t, s, begin, i, running[i]);
     }
   }
   if (in_parts(t)) return;

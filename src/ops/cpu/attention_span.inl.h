@@ -184,5 +184,23 @@ const std::byte* ahead_of(const AttentionTile& t, const Span& span, int32_t c, b
   return page + (later ? t.k_offset : t.v_offset) + slot_of(t, position) / 16 * share;
 }
 
+// Copies the inline scales of the span's tokens, which follow the values of the plane at `offset`,
+// to `scales`; columns that no page has get 1.
+template <typename Element>
+void gather_scales(const AttentionTile& t, const Span& span, size_t offset, float* scales) {
+  const size_t values = static_cast<size_t>(t.head_dim) * t.block_tokens * sizeof(Element);
+  int32_t c = span.first_seen();
+  for (int32_t i = span.first; i < c; ++i) scales[i] = 1;
+  while (c < span.count) {
+    const int32_t slot = slot_of(t, span.begin + c);
+    const int32_t in_page = t.block_tokens - slot;
+    const int32_t count = span.count - c < in_page ? span.count - c : in_page;
+    const std::byte* from = page_at(t, span.begin + c) + offset + values;
+    __builtin_memcpy(scales + c, from + slot * sizeof(float), count * sizeof(float));
+    c += count;
+  }
+  for (; c % 16 != 0; ++c) scales[c] = 1;
+}
+
 }  // namespace
 }  // namespace tandem::ops::cpu

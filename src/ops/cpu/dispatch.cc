@@ -89,6 +89,7 @@ constexpr Kernels kAmxKernels = [] {
   kernels.product_rows = 256;
   kernels.linear_i8 = linear_i8_amx;
   kernels.linear_bf16 = linear_bf16_amx;
+  kernels.attention = attention_amx;
   return kernels;
 }();
 
