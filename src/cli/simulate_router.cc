@@ -29,6 +29,7 @@ constexpr Constant kConstants[] = {
     {"affinity_seconds", &router::PolicyOptions::affinity_seconds},
     {"affinity_credit", &router::PolicyOptions::affinity_credit},
     {"work_weight", &router::PolicyOptions::work_weight},
+    {"evict_weight", &router::PolicyOptions::evict_weight},
     {"hot_factor", &router::PolicyOptions::hot_factor},
     {"hot_requests", &router::PolicyOptions::hot_requests},
     {"spread_weight", &router::PolicyOptions::spread_weight},

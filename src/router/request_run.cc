@@ -203,11 +203,7 @@ void RequestRun::place_now() {
   if (!placement_.found()) return apply(legs_.not_placed());
   placed_ = true;
   ++core_->next_turn;
-  const int64_t output = placement_request().expected_output;
-  if (pair())
-    core_->registry.placed(placement_.prefill, placement_.prefill_rank, checked_.prompt_tokens);
-  core_->registry.placed(placement_.answer, placement_.answer_rank,
-                         checked_.prompt_tokens + output);
+  touch_blocks();
   if (placement_.local_prefill) core_->metrics.local_prefills.add();
   expect_blocks();
   summary_.expected_cached = placement_.expected_cached;
@@ -359,6 +355,14 @@ void RequestRun::expect_blocks() {
   }
 }
 
+void RequestRun::touch_blocks() {
+  const std::span<const BlockKey> blocks = checked_.prefix.chain();
+  const int32_t block_tokens = checked_.prefix.block_tokens();
+  WorkerRegistry& registry = core_->registry;
+  if (pair()) registry.touched(placement_.prefill, placement_.prefill_rank, blocks, block_tokens);
+  registry.touched(placement_.answer, placement_.answer_rank, blocks, block_tokens);
+}
+
 // When the last placement was made.
 size_t RequestRun::held_blocks(Holder holder, const PromptKeys& kind) const {
   for (const HeldPrefix& one : held_) {
@@ -370,6 +374,7 @@ size_t RequestRun::held_blocks(Holder holder, const PromptKeys& kind) const {
 
 // At the first byte.
 void RequestRun::learn_from_request() {
+  touch_blocks();
   core_->feeds.settle(expected_, kEventTime);
   for (const Holder holder : who_will_hold()) {
     if (holder.worker == believed_.worker && holder.rank == believed_.rank) continue;

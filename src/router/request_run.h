@@ -94,6 +94,7 @@ class RequestRun : public std::enable_shared_from_this<RequestRun> {
   };
   std::vector<Holder> who_will_hold() const;
   void expect_blocks();
+  void touch_blocks();
   size_t held_blocks(Holder holder, const PromptKeys& kind) const;
   // The data-parallel rank that was chosen for the leg.
   int32_t rank_of(Leg leg) const {

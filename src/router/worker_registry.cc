@@ -351,8 +351,11 @@ void WorkerRegistry::snapshots(const ServedModel& model, std::span<const HeldPre
       const Load& load = ledger_.of(id, static_cast<uint32_t>(number));
       snapshot.rank = number;
       snapshot.key = number == 0 ? worker.key : mix64(worker.key + place);
-      snapshot.recent_tokens =
-          place < worker.recent_tokens.size() ? worker.recent_tokens[place].at(at) : 0;
+      snapshot.recent_tokens = snapshot.reusable_tokens = 0;
+      if (place < worker.recent_tokens.size()) {
+        snapshot.recent_tokens = worker.recent_tokens[place].of_minute(at);
+        snapshot.reusable_tokens = worker.recent_tokens[place].of_ten_minutes(at);
+      }
       snapshot.queued_tokens = load.queued_tokens;
       snapshot.running = static_cast<int32_t>(
           std::min<int64_t>(load.running + worker.others_requests / count, 1 << 30));
@@ -409,8 +412,9 @@ void WorkerRegistry::measured_prefill(WorkerId id, int32_t rank, TimePoint sent,
   of_rank(workers_[id]->prefill_rates, rank).computed(sent, now(), tokens);
 }
 
-void WorkerRegistry::placed(WorkerId id, int32_t rank, int64_t tokens) {
-  of_rank(workers_[id]->recent_tokens, rank).add(static_cast<double>(tokens), now());
+void WorkerRegistry::touched(WorkerId id, int32_t rank, std::span<const uint64_t> blocks,
+                             int32_t block_tokens) {
+  of_rank(workers_[id]->recent_tokens, rank).touch(blocks, block_tokens, now());
 }
 
 void WorkerRegistry::measured_step(WorkerId id, double seconds) {

@@ -174,8 +174,9 @@ class WorkerRegistry {
   void succeeded(WorkerId worker);
   // That rank computed so many tokens of a prompt that was sent to it at `sent`, by now.
   void measured_prefill(WorkerId worker, int32_t rank, TimePoint sent, int64_t tokens);
-  // A request was placed there: prompt and expected answer.
-  void placed(WorkerId worker, int32_t rank, int64_t tokens);
+  // A prompt of these blocks was placed there, or computed.
+  void touched(WorkerId worker, int32_t rank, std::span<const uint64_t> blocks,
+               int32_t block_tokens);
   void measured_step(WorkerId worker, double seconds);
   // Prefill's answer says who that rank is. True: another process than the one that was known.
   bool identity_seen(WorkerId worker, int32_t rank, const PrefillIdentity& identity);

@@ -215,7 +215,8 @@ class Simulation {
       snapshot.queued_tokens = load.queued_tokens;
       snapshot.running = load.running;
       snapshot.held_tokens = load.held_tokens;
-      snapshot.recent_tokens = node->recent.at(loop_.now());
+      snapshot.recent_tokens = node->recent.of_minute(loop_.now());
+      snapshot.reusable_tokens = node->recent.of_ten_minutes(loop_.now());
       snapshot.prefix_blocks = held_[snapshot.id];
       snapshots_.push_back(snapshot);
     }
@@ -287,9 +288,7 @@ class Simulation {
     if (pair) request.prefill_load = load(computing, {1, queued, prompt});
     request.answer_load =
         load(placement.answer, {1, pair ? 0 : queued, prompt + request.expected_output});
-    const auto answer_tokens = static_cast<double>(prompt + request.expected_output);
-    if (pair) workers_[computing]->recent.add(static_cast<double>(prompt), loop_.now());
-    workers_[placement.answer]->recent.add(answer_tokens, loop_.now());
+    touch(request);
     request.expected = known_.expect(computing, request.keys, held_[computing], loop_.now());
     request.job->computed = [this, &request](int32_t cached) { computed(request, cached); };
     if (pair) {
@@ -300,6 +299,14 @@ class Simulation {
     answering.first_token = [this, &request] { first_token(request); };
     answering.finished = [this, &request] { finished(request); };
     workers_[computing]->engine.prefill(request.job);
+  }
+
+  void touch(const Request& request) {
+    const Placement& placement = request.placement;
+    for (const WorkerId worker : {placement.prefill, placement.answer}) {
+      if (worker != router::kNoWorker)
+        workers_[worker]->recent.touch(request.job->chain, traffic_.block_tokens, loop_.now());
+    }
   }
 
   void computed(Request& request, int32_t cached) {
@@ -334,6 +341,7 @@ class Simulation {
   void first_token(Request& request) {
     outcome_.first_token.push_back(to_seconds(loop_.now() - request.arrived));
     request.answer_load.release_queued();
+    touch(request);
   }
 
   void finished(Request& request) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "numerics/mix.h"
 #include "router/policy/prefill_rate.h"
 #include "router/policy/recent_tokens.h"
 #include "router/policy/reported_load.h"
@@ -90,20 +91,58 @@ TEST(PrefillRate, IsTheRateWhateverTheQueueTheLengthsAndTheBatches) {
   EXPECT_NEAR(rate.tokens_per_second(), 1000, 300) << "slower now";
 }
 
-TEST(RecentTokens, DecayAndNeverDependOnWhenTheyAreLookedAt) {
+std::vector<uint64_t> blocks_of(uint64_t session, size_t count) {
+  std::vector<uint64_t> blocks;
+  for (size_t i = 0; i < count; ++i) blocks.push_back(mix64(session * 1000003 + i) >> 8);
+  return blocks;
+}
+
+TEST(RecentTokens, CountWhatIsDifferentHoweverOftenItComes) {
+  RecentTokens recent;
+  const TimePoint start{std::chrono::seconds(100)};
+  for (int turn = 0; turn < 20; ++turn) {
+    for (uint64_t session = 0; session < 4; ++session)
+      recent.touch(blocks_of(session, 4000 + 20 * turn), 16, start + std::chrono::seconds(turn));
+  }
+  const TimePoint now = start + std::chrono::seconds(20);
+  const double truth = 4.0 * (4000 + 20 * 19) * 16;
+  EXPECT_NEAR(recent.of_minute(now), truth, 0.15 * truth) << "a sample of 550 blocks";
+  EXPECT_EQ(recent.of_ten_minutes(now), recent.of_minute(now));
+  RecentTokens coarse;  // blocks of the sample's size: all are counted
+  coarse.touch(blocks_of(1, 100), 512, now);
+  coarse.touch(blocks_of(1, 120), 512, now);
+  EXPECT_EQ(coarse.of_minute(now), 120 * 512);
+}
+
+TEST(RecentTokens, AreForgottenInTimeAndNeverDependOnWhenTheyAreLookedAt) {
   RecentTokens one;
   RecentTokens two;
   const TimePoint start{std::chrono::seconds(100)};
   for (int i = 0; i < 10; ++i) {
-    one.add(100, start + std::chrono::seconds(i));
-    two.add(100, start + std::chrono::seconds(i));
-    (void)one.at(start + std::chrono::seconds(i));
+    const auto blocks = blocks_of(static_cast<uint64_t>(i), 10);
+    one.touch(blocks, 512, start + std::chrono::seconds(i));
+    two.touch(blocks, 512, start + std::chrono::seconds(i));
+    (void)one.of_minute(start + std::chrono::seconds(i));
   }
-  const TimePoint later = start + std::chrono::seconds(70);
-  EXPECT_DOUBLE_EQ(one.at(later), two.at(later));
-  EXPECT_GT(one.at(start + std::chrono::seconds(9)), 950);
-  EXPECT_LT(one.at(later), 700);
-  EXPECT_LT(one.at(start + std::chrono::seconds(2000)), 1);
+  const auto after = [&](int seconds) { return start + std::chrono::seconds(seconds); };
+  EXPECT_EQ(one.of_minute(after(9)), 100 * 512);
+  EXPECT_EQ(one.of_minute(after(62)), two.of_minute(after(62)));
+  EXPECT_LT(one.of_minute(after(62)), 100 * 512);
+  EXPECT_EQ(one.of_minute(after(80)), 0);
+  EXPECT_EQ(one.of_ten_minutes(after(80)), 100 * 512);
+  EXPECT_EQ(one.of_ten_minutes(after(620)), 0);
+  one.touch(blocks_of(0, 10), 512, after(500));
+  EXPECT_EQ(one.of_ten_minutes(after(500)), 100 * 512) << "moved, not added";
+  EXPECT_EQ(one.of_minute(after(500)), 10 * 512);
+  one.touch(blocks_of(0, 10), 512, after(5000));
+  EXPECT_EQ(one.of_ten_minutes(after(5000)), 10 * 512);
+}
+
+TEST(RecentTokens, StayBounded) {
+  RecentTokens recent;
+  const TimePoint now{std::chrono::seconds(100)};
+  recent.touch(blocks_of(1, 200000), 512, now);
+  EXPECT_EQ(recent.of_minute(now), (1 << 17) * 512.0);
 }
 
 TEST(ReportedLoad, OursCountsOnceOthersAsLastReported) {

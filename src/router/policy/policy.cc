@@ -52,7 +52,8 @@ class Costs {
     // Where a hot prefix has gathered too many, its copy elsewhere is worth its price.
     const double priced = pool_.is_hot(worker) ? pool_.request().prompt_tokens / pool_.mean_rate()
                                                : work(worker, pool_.mean_rate());
-    const double price = options_.work_weight + options_.spread_weight * pool_.surplus(worker);
+    const double price = options_.work_weight + options_.evict_weight * pool_.fullness() +
+                         options_.spread_weight * pool_.surplus(worker);
     return static_cast<double>(worker.queued_tokens) / rate(worker) + work(worker, rate(worker)) +
            priced * price + pressure(worker);
   }

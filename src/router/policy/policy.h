@@ -4,8 +4,9 @@
 //   work      min(uncached / prefill rate, uncached beyond what can be fetched / prefill rate +
 //             tokens to fetch / fetch rate)
 //   prefill   queued / prefill rate + work + pressure, and what the work costs others: work at the
-//             pool's mean rate x (work_weight + spread_weight x surplus), surplus = (recent
-//             tokens - the pool's mean of them) / (that mean + recent_slack)
+//             pool's mean rate x (work_weight + evict_weight x fullness + spread_weight x
+//             surplus), fullness = the pool's mean of reusable tokens / capacity, at most 1 each,
+//             surplus = (recent tokens - the pool's mean of them) / (that mean + recent_slack)
 //   answer    decode_weight x output tokens x step time x (1 + 2 x crowding x running) + pressure
 //             (a sequence is slowed by those that run, and slows each of them as much), and for a
 //             decode worker the tokens that must still reach it / fetch rate
@@ -14,10 +15,11 @@
 //             uncached / rate: it may hold more than this router knows
 //
 // A second of waiting costs this request alone; a second of computing delays all that come behind
-// and evicts what they would have hit: work_weight is the price of that, and spread_weight makes it
-// higher where more sessions live. Both use the mean rate: a noisy measurement must not make one
-// worker look like the home of all new sessions. A worker that is hot (hot_factor, hot_requests)
-// pays that price for the whole prompt, so that a prefix that everybody shares is copied.
+// (work_weight is the price of that) and, where caches are full, evicts what they would have hit
+// (evict_weight); spread_weight makes it higher where more sessions live. All use the mean rate: a
+// noisy measurement must not make one worker look like the home of all new sessions. A worker that
+// is hot (hot_factor, hot_requests) pays that price for the whole prompt, so that a prefix that
+// everybody shares is copied.
 //
 // The affinity worker is the first in the rendezvous order of (affinity key, worker key) whose
 // requests in flight are at most `bounded_load` times the pool's mean, and whose recent tokens at
@@ -62,8 +64,8 @@ struct PolicyOptions {
   // With an index of what workers hold, affinity decides between equals; without one, give credit.
   double affinity_seconds = 0.02;
   double affinity_credit = 0;
-  // In agent sessions the hit rate rises up to here and p90 TTFT stays the same within noise.
-  double work_weight = 20;
+  double work_weight = 4;      // best where nothing is ever evicted
+  double evict_weight = 16;    // in agent sessions the hit rate rises up to here
   double spread_weight = 3;    // sessions spread by what they weigh, without overruling a long hit
   double decode_weight = 0.1;  // a second of one answer's decoding against one of waiting for it
   double pressure_seconds = 0.15;  // half full costs as much as a short prompt

@@ -1,7 +1,9 @@
-// The decision itself: placement over a pool.
+// The decision itself, placement over a pool, and what it needs to remember of a prompt.
 #include <benchmark/benchmark.h>
 
+#include "numerics/mix.h"
 #include "router/policy/policy.h"
+#include "router/policy/recent_tokens.h"
 
 namespace tandem::router {
 namespace {
@@ -24,6 +26,24 @@ void bench_placement(benchmark::State& state) {
   }
 }
 BENCHMARK(bench_placement)->Arg(2)->Arg(16)->Arg(128)->Arg(1000);
+
+// A prompt of so many tokens in blocks of 16, of a session of its own among a hundred.
+void bench_touch(benchmark::State& state) {
+  std::vector<std::vector<uint64_t>> prompts(100);
+  for (uint64_t session = 0; session < prompts.size(); ++session) {
+    for (int64_t block = 0; block < state.range(0) / 16; ++block)
+      prompts[session].push_back(mix64(session << 32U | static_cast<uint64_t>(block)) >> 8U);
+  }
+  RecentTokens recent;
+  TimePoint now{std::chrono::seconds(100)};
+  size_t turn = 0;
+  for (auto _ : state) {
+    now += std::chrono::milliseconds(100);
+    recent.touch(prompts[++turn % prompts.size()], 16, now);
+    benchmark::DoNotOptimize(recent.of_minute(now));
+  }
+}
+BENCHMARK(bench_touch)->Arg(4'000)->Arg(100'000);
 
 }  // namespace
 }  // namespace tandem::router

@@ -312,7 +312,7 @@ TEST(Policy, APrefixThatEverybodySharesIsCopiedBeforeItsWorkerMelts) {
   EXPECT_GE(copies, 3);
 }
 
-TEST(Policy, NewSessionsGoWhereFewerTokensWerePlacedLately) {
+TEST(Policy, NewSessionsGoWhereSessionsWeighLess) {
   auto all = pools(0, 0, 4);
   std::vector<double> placed(4, 0);
   for (int session = 0; session < 400; ++session) {
@@ -323,6 +323,19 @@ TEST(Policy, NewSessionsGoWhereFewerTokensWerePlacedLately) {
   double sum = 0;
   for (const auto& snapshot : all) sum += snapshot.recent_tokens;
   for (const auto& snapshot : all) EXPECT_NEAR(snapshot.recent_tokens / (sum / 4), 1, 0.12);
+}
+
+TEST(Policy, WaitsForAPrefixOnlyWhereComputingItAgainEvictsSomething) {
+  auto all = pools(0, 0, 2);
+  for (WorkerSnapshot& worker : all) {
+    worker.capacity_tokens = 1 << 20;
+    worker.prefill_rate = 1000;
+  }
+  all[0].prefix_blocks = 62;      // all but 8 tokens of 1000
+  all[0].queued_tokens = 10'000;  // ten seconds for one of computing
+  EXPECT_EQ(choose_placement(all, request(1000), {}).answer, 1U);
+  for (WorkerSnapshot& worker : all) worker.reusable_tokens = 2 << 20;
+  EXPECT_EQ(choose_placement(all, request(1000), {}).answer, 0U);
 }
 
 TEST(Policy, RoundRobinGoesRound) {

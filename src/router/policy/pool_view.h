@@ -27,6 +27,10 @@ class PoolView {
       running[role] += worker.running;
       most_recent_[role] += worker.recent_tokens;
       mean_rate_ += std::max(worker.prefill_rate, 1.0);
+      fullness_ +=
+          worker.capacity_tokens <= 0
+              ? 1
+              : std::min(worker.reusable_tokens / static_cast<double>(worker.capacity_tokens), 1.0);
       groups_ = std::max<size_t>(groups_, worker.group + 1);
     }
     for (size_t role = 0; role < count.size(); ++role) {
@@ -37,7 +41,10 @@ class PoolView {
       mean_recent_[role] = most_recent_[role] / workers_of_role;
       most_recent_[role] = mean_recent_[role] * options_.bounded_recent + options_.recent_slack;
     }
-    mean_rate_ /= static_cast<double>(std::max<int64_t>(count[0] + count[1] + count[2], 1));
+    const auto usable_workers =
+        static_cast<double>(std::max<int64_t>(count[0] + count[1] + count[2], 1));
+    mean_rate_ /= usable_workers;
+    fullness_ /= usable_workers;
   }
 
   std::span<const WorkerSnapshot> workers() const { return workers_; }
@@ -66,7 +73,9 @@ class PoolView {
     return mix64(request_.affinity ^ mix64(worker.key));
   }
   double mean_rate() const { return std::max(mean_rate_, 1.0); }
-  // How much more than the mean of its role was placed there lately: -1 (nothing) and up.
+  // How much of the workers' memory holds what may be asked for again: 0 to 1; unknown: 1.
+  double fullness() const { return fullness_; }
+  // How much more than the mean of its role its sessions weigh: -1 (nothing) and up.
   double surplus(const WorkerSnapshot& worker) const {
     const double mean = mean_recent_[static_cast<size_t>(worker.role)];
     return std::min((worker.recent_tokens - mean) / (mean + options_.recent_slack), 10.0);
@@ -95,6 +104,7 @@ class PoolView {
   std::array<double, 3> mean_recent_{};
   std::array<double, 3> most_recent_{};
   double mean_rate_ = 0;
+  double fullness_ = 0;
 };
 
 inline Placement placed_alone(const PoolView& pool, const WorkerSnapshot& worker, double seconds) {

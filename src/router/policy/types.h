@@ -36,10 +36,11 @@ struct WorkerSnapshot {
   int64_t held_tokens = 0;      // context of the requests in flight
   int64_t capacity_tokens = 0;  // its KV memory; 0: unknown
   int32_t running = 0;          // requests in flight there
-  // Prompt and expected answer tokens of the requests that were placed there in the last minutes
-  // (router/policy/recent_tokens.h): what its sessions weigh, also while they think.
-  double recent_tokens = 0;
-  int32_t prefix_blocks = 0;  // leading blocks of this prompt that it is expected to hold
+  // Different tokens of the prompts that it was given lately (router/policy/recent_tokens.h): what
+  // its sessions weigh in its memory, also while they think.
+  double recent_tokens = 0;    // in the last minute
+  double reusable_tokens = 0;  // in the last ten: what may be asked for again
+  int32_t prefix_blocks = 0;   // leading blocks of this prompt that it is expected to hold
   // Leading blocks that it could hold after a fetch from a peer or a slower tier; those beyond
   // prefix_blocks cost their bytes instead of their computation.
   int32_t fetch_blocks = 0;
