@@ -93,6 +93,7 @@ TEST(PrefillRate, IsTheRateWhateverTheQueueTheLengthsAndTheBatches) {
 
 std::vector<uint64_t> blocks_of(uint64_t session, size_t count) {
   std::vector<uint64_t> blocks;
+  blocks.reserve(count);
   for (size_t i = 0; i < count; ++i) blocks.push_back(mix64(session * 1000003 + i) >> 8);
   return blocks;
 }

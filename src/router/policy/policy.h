@@ -68,9 +68,10 @@ struct PolicyOptions {
   double evict_weight = 16;    // in agent sessions the hit rate rises up to here
   double spread_weight = 3;    // sessions spread by what they weigh, without overruling a long hit
   double decode_weight = 0.1;  // a second of one answer's decoding against one of waiting for it
-  double pressure_seconds = 0.15;  // half full costs as much as a short prompt
-  double crowding = 0.02;          // how much one more sequence lengthens a step
-  double transfer_rate = 200000;   // KV tokens per second between workers, where none is measured
+  double pressure_seconds = 0.15;     // half full costs as much as a short prompt
+  double assumed_capacity = 1 << 20;  // KV tokens, of engines that do not tell theirs
+  double crowding = 0.02;             // how much one more sequence lengthens a step
+  double transfer_rate = 200000;  // KV tokens per second between workers, where none is measured
   // More requests in flight than this much of the pool's mean and so many more: a hot prefix, which
   // is copied instead of waited for.
   double hot_factor = 1.5;

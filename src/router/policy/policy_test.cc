@@ -14,6 +14,7 @@ WorkerSnapshot worker(WorkerId id, WorkerRole role) {
   made.id = id;
   made.role = role;
   made.key = stable_hash("http://worker-" + std::to_string(id));
+  made.reusable_tokens = 1e9;  // its cache is full, where a test does not say otherwise
   return made;
 }
 
@@ -329,6 +330,7 @@ TEST(Policy, WaitsForAPrefixOnlyWhereComputingItAgainEvictsSomething) {
   auto all = pools(0, 0, 2);
   for (WorkerSnapshot& worker : all) {
     worker.capacity_tokens = 1 << 20;
+    worker.reusable_tokens = 0;
     worker.prefill_rate = 1000;
   }
   all[0].prefix_blocks = 62;      // all but 8 tokens of 1000

@@ -27,10 +27,10 @@ class PoolView {
       running[role] += worker.running;
       most_recent_[role] += worker.recent_tokens;
       mean_rate_ += std::max(worker.prefill_rate, 1.0);
-      fullness_ +=
-          worker.capacity_tokens <= 0
-              ? 1
-              : std::min(worker.reusable_tokens / static_cast<double>(worker.capacity_tokens), 1.0);
+      const double capacity = worker.capacity_tokens > 0
+                                  ? static_cast<double>(worker.capacity_tokens)
+                                  : options_.assumed_capacity;
+      fullness_ += std::min(worker.reusable_tokens / capacity, 1.0);
       groups_ = std::max<size_t>(groups_, worker.group + 1);
     }
     for (size_t role = 0; role < count.size(); ++role) {
@@ -73,7 +73,7 @@ class PoolView {
     return mix64(request_.affinity ^ mix64(worker.key));
   }
   double mean_rate() const { return std::max(mean_rate_, 1.0); }
-  // How much of the workers' memory holds what may be asked for again: 0 to 1; unknown: 1.
+  // How much of the workers' memory holds what may be asked for again: 0 to 1.
   double fullness() const { return fullness_; }
   // How much more than the mean of its role its sessions weigh: -1 (nothing) and up.
   double surplus(const WorkerSnapshot& worker) const {

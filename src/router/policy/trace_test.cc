@@ -55,6 +55,7 @@ class TraceRunner {
   void add_worker(const std::string& name, const std::string& role,
                   std::map<std::string, std::string>& fields) {
     WorkerSnapshot made;
+    made.reusable_tokens = 1e9;  // caches are full
     made.id = static_cast<WorkerId>(workers_.size());
     made.key = stable_hash(name);
     made.role = role == "prefill"  ? WorkerRole::kPrefill
