@@ -3,8 +3,8 @@
 // defines), then per scale of the tile one product of scales and one multiply-add, two with a
 // minimum. The codes and scales are decoded once for up to kMaxI8Rows rows of activations.
 //
-// Included after bytes_*.h, tile.inl.h, dot(), kMaxI8Rows, kTileUnroll, kInlineTiles and
-// kStreamAhead.
+// Included after bytes_*.h, tile.inl.h, dot(), kMaxI8Rows, kTileUnroll, kInlineTiles, kStreamAhead
+// and asks_early().
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -18,15 +18,12 @@ struct Tile {
   TileScales<kFormat> scales;
 };
 
-// Asks for what is read kStreamAhead bytes later, where that helps. Running past the end is
-// harmless.
+// Asks for what is read kStreamAhead bytes later. Running past the end is harmless.
 template <size_t kBytes>
 inline void prefetch_bytes(const std::byte* p) {
-  if constexpr (kStreamAhead > 0) {
 #pragma clang loop unroll(full)
-    for (size_t i = 0; i < kBytes; i += 64)
-      _mm_prefetch(reinterpret_cast<const char*>(p + kStreamAhead + i), _MM_HINT_T0);
-  }
+  for (size_t i = 0; i < kBytes; i += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(p + kStreamAhead + i), _MM_HINT_T0);
 }
 
 template <Format kFormat>
@@ -84,12 +81,12 @@ inline void multiply_rows(const std::byte* group, size_t tiles, const Activation
                          }
                        };
   const std::byte* chunk = group;
+  const bool ask = asks_early();
   size_t done = 0;
   for (; done + kTiles <= tiles; done += kTiles, chunk += kChunk.bytes) {
 #pragma clang loop unroll_count(kTileUnroll<kFormat>)
     for (size_t tile = 0; tile < kTiles; ++tile) {
-      if constexpr (kRows <= 4)
-        prefetch_bytes<kChunk.bytes / kTiles>(chunk + tile * (kChunk.bytes / kTiles));
+      if (ask) prefetch_bytes<kChunk.bytes / kTiles>(chunk + tile * (kChunk.bytes / kTiles));
       run(chunk, static_cast<int>(tile), done + tile);
     }
   }
