@@ -12,7 +12,8 @@
 //
 // Why the bits depend on the position only: a row of a product depends on its own row of A, and
 // sums over dims (over tokens) run in order, 32 at a time from multiples of 32; weights outside of
-// what a row sees are exactly 0. Prefill and decode, one row or 32, are the same instructions.
+// what a row sees are exactly 0. Prefill and decode, one row or 32, are the same sums: a few pairs
+// take them by AVX-512 (attention_few_amx.inl.h), in the order of the tiles' instruction.
 //
 // Per 1,024 elements of a page and 32 pairs: 32 stores and permutations, 8 + 8 lines of tiles, 64
 // cycles of products. Per 16 weights: some 14 vector operations, which bound prefill; decode's few
@@ -21,6 +22,7 @@
 // The simd header must come first: the shared bodies are written in its types.
 // clang-format off
 #include "ops/cpu/simd_avx512.h"
+#include "ops/cpu/attention_few_amx.inl.h"
 #include "ops/cpu/attention_merge.inl.h"
 // clang-format on
 #include "ops/cpu/amx.h"
@@ -392,30 +394,43 @@ inline void weigh_values(const AttentionTile& t, const Scratch& s, const Span& s
   if (d < dims) weigh_dims<Element, kRowTiles, 1>(t, s, span, columns, d);
 }
 
+// The rounded queries as float32 in s.turned, [pair][dim].
+inline void widen_queries(const AttentionTile& t, const Scratch& s) {
+  for (int32_t i = 0; i < t.pair_count; ++i) {
+    const uint16_t* from = queries_of(s) + i * padded(t);
+    for (int32_t d = 0; d < t.head_dim; d += 16)
+      store(s.turned + i * s.dim + d, load_bf16(from + d));
+  }
+}
+
 template <typename Element, bool kInline = false>
-void attend_in_tiles(const AttentionTile& t) {
+void attend(const AttentionTile& t) {
   constexpr float kFactor = LoaderFor<Element>::kFactor;
+  const bool few = __is_same(Element, BF16) && t.pair_count <= kFewPairs && t.head_dim % 16 == 0;
   const Scratch s = carve(t);
   round_queries(t, s, kFactor);
   Running running[kTilePairs];
   clear_sums(t, s);
-  configure(t.pair_count);
+  few ? widen_queries(t, s) : configure(t.pair_count);
   const Range range = range_of(t);
   for (int32_t begin = range.begin; begin < range.end; begin += kSpanTokens) {
     const Span span = span_at(range, begin);
-    t.pair_count > kRows ? score<Element, 2>(t, s, span) : score<Element, 1>(t, s, span);
+    few                    ? score_few(t, s, span)
+    : t.pair_count > kRows ? score<Element, 2>(t, s, span)
+                           : score<Element, 1>(t, s, span);
     if constexpr (kInline) {
       gather_scales<Element>(t, span, t.k_offset, s.scales);
       gather_scales<Element>(t, span, t.v_offset, s.scales + kSpanTokens);
     }
     soften<kInline>(t, s, span, s.scales);
-    t.pair_count > kRows ? weigh_values<Element, 2>(t, s, span)
-                         : weigh_values<Element, 1>(t, s, span);
+    few                    ? weigh_few(t, s, span)
+    : t.pair_count > kRows ? weigh_values<Element, 2>(t, s, span)
+                           : weigh_values<Element, 1>(t, s, span);
     for (int32_t i = 0; i < t.pair_count; ++i) {
       if (sees(t, span, i)) take_span(t, s, begin, i, running[i]);
     }
   }
-  _tile_release();
+  if (!few) _tile_release();
   if (in_parts(t)) return;
   for (int32_t i = 0; i < t.pair_count; ++i)
     finish_pair(t, i, s.sum + i * s.dim, running[i].total, t.value_scale * kFactor);
@@ -430,13 +445,13 @@ void attention_amx(const AttentionTile& tile) {
     case KvDtype::kF16:
       return attention_avx512(tile);
     case KvDtype::kBF16:
-      return attend_in_tiles<BF16>(tile);
+      return attend<BF16>(tile);
     case KvDtype::kFp8Static:
-      return attend_in_tiles<E4m3>(tile);
+      return attend<E4m3>(tile);
     case KvDtype::kFp8Inline:
-      return attend_in_tiles<E4m3, true>(tile);
+      return attend<E4m3, true>(tile);
     case KvDtype::kInt8Inline:
-      return attend_in_tiles<I8, true>(tile);
+      return attend<I8, true>(tile);
   }
 }
 

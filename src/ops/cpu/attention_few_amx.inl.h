@@ -1,0 +1,190 @@
+// The tiles' sums without tiles, bit for bit, for a few pairs and pages of BF16: for them laying
+// keys and values out for tiles costs more than the products, and tiles that are used for a
+// moment slow the vectors around them down.
+//
+// tdpbf16ps multiplies 32 numbers at a time: the 16 even ones are summed from zero by fused
+// multiply-adds in float32, the 16 odd ones likewise, and both sums' sum is added to the running
+// one; denormals are zeros. (Intel's reference; compared with the instruction over five million
+// random sums, and by the tests of attention.) Included after the simd header.
+#pragma once
+
+#include "ops/cpu/attention_span.inl.h"
+
+namespace tandem::ops::cpu {
+namespace {
+
+constexpr int32_t kFewPairs = 8;
+
+// Denormals as tiles have them, while it lives.
+class TileDenormals {
+ public:
+  TileDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~TileDenormals() { _mm_setcsr(before_); }
+  TileDenormals(const TileDenormals&) = delete;
+  TileDenormals& operator=(const TileDenormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+
+// sums[m][c] += even + odd, which start again from zero.
+template <int kRows, int kCount>
+inline void end_step(Vec (&even)[kRows][kCount], Vec (&odd)[kRows][kCount],
+                     Vec (&sums)[kRows][kCount]) {
+#pragma clang loop unroll(full)
+  for (int m = 0; m < kRows; ++m) {
+#pragma clang loop unroll(full)
+    for (int c = 0; c < kCount; ++c) {
+      sums[m][c] = add(sums[m][c], add(even[m][c], odd[m][c]));
+      even[m][c] = zero();
+      odd[m][c] = zero();
+    }
+  }
+}
+
+template <int kRows, int kCount>
+inline void store_sums(const Vec (&sums)[kRows][kCount], float* out, size_t stride) {
+#pragma clang loop unroll(full)
+  for (int m = 0; m < kRows; ++m) {
+#pragma clang loop unroll(full)
+    for (int c = 0; c < kCount; ++c) store(out + m * stride + 16 * c, sums[m][c]);
+  }
+}
+
+// Calls tile(rows so far, their number, columns at once) for tiles that cover `rows`: as many rows
+// and columns as the registers have sums for.
+template <typename Tile>
+inline void for_few_rows(int32_t rows, Tile tile) {
+  if (rows == 8) return tile(0, RowCount<8>{}, RowCount<1>{});
+  int32_t done = 0;
+  if (rows >= 4) {
+    tile(0, RowCount<4>{}, RowCount<2>{});
+    done = 4;
+  }
+  switch (rows - done) {
+    case 3:
+      return tile(done, RowCount<3>{}, RowCount<2>{});
+    case 2:
+      return tile(done, RowCount<2>{}, RowCount<2>{});
+    case 1:
+      return tile(done, RowCount<1>{}, RowCount<2>{});
+    default:
+      return;
+  }
+}
+
+// Scores of kCount columns of sixteen from c on; q: [row][dim], rounded.
+template <int kRows, int kCount>
+inline void score_few(const AttentionTile& t, const Span& span, int32_t c, const float* q,
+                      size_t dim, float* scores) {
+  const uint16_t* keys[kCount];
+  const std::byte* ahead[kCount];
+  for (int i = 0; i < kCount; ++i) {
+    keys[i] = keys_at<BF16>(t, span.begin + c + 16 * i);
+    ahead[i] = ahead_of<BF16>(t, span, c + 16 * i, true);
+  }
+  const auto stride = static_cast<size_t>(t.block_tokens);
+  Vec even[kRows][kCount];
+  Vec odd[kRows][kCount];
+  Vec sums[kRows][kCount];
+  clear(even);
+  clear(odd);
+  clear(sums);
+  for (int32_t begin = 0; begin < t.head_dim; begin += 32) {
+    const int32_t end = t.head_dim - begin < 32 ? t.head_dim : begin + 32;
+    for (int32_t d = begin; d < end; d += 2) {
+      Vec first[kCount];
+      Vec second[kCount];
+#pragma clang loop unroll(full)
+      for (int i = 0; i < kCount; ++i) {
+        ask_for(ahead[i] + d * 32);
+        first[i] = load_bf16(keys[i] + d * stride);
+        second[i] = load_bf16(keys[i] + (d + 1) * stride);
+      }
+      multiply(first, q + d, dim, even);
+      multiply(second, q + d + 1, dim, odd);
+    }
+    end_step(even, odd, sums);
+  }
+  store_sums(sums, scores + c, kSpanTokens);
+}
+
+inline void score_few(const AttentionTile& t, const Scratch& s, const Span& span) {
+  const TileDenormals denormals;
+  for_few_rows(t.pair_count, [&](int32_t row, auto rows, auto columns) {
+    constexpr int kRows = decltype(rows)::kValue;
+    constexpr int kCount = decltype(columns)::kValue;
+    const float* q = s.turned + row * s.dim;
+    float* scores = s.scores + row * kSpanTokens;
+    int32_t c = span.first;
+    for (; c + 16 * (kCount - 1) < span.count; c += 16 * kCount)
+      score_few<kRows, kCount>(t, span, c, q, s.dim, scores);
+    if (c < span.count) score_few<kRows, 1>(t, span, c, q, s.dim, scores);
+  });
+}
+
+// Weighted values of kCount vectors of dims from d on; weights: [row][kSpanTokens].
+template <int kRows, int kCount>
+inline void weigh_few(const AttentionTile& t, const Span& span, const float* weights, int32_t d,
+                      float* out, size_t stride_out) {
+  Vec even[kRows][kCount];
+  Vec odd[kRows][kCount];
+  Vec sums[kRows][kCount];
+  clear(even);
+  clear(odd);
+  clear(sums);
+  const int32_t seen = span.first_seen();
+  for (int32_t c = span.first / 32 * 32; c < span.count; c += 32) {
+    for (int32_t half = c < span.first ? 16 : 0; half < 32 && c + half < span.count; half += 16) {
+      const int32_t from = c + half;
+      const int32_t end = span.count - from < 16 ? span.count : from + 16;
+      const auto step = static_cast<size_t>(t.head_dim);
+      const uint16_t* values =
+          reinterpret_cast<const uint16_t*>(values_at<BF16>(t, span.begin + from)) + d;
+      const std::byte* ahead = ahead_of<BF16>(t, span, from, false) + d * sizeof(uint16_t);
+      const auto add_token = [&](int32_t token, Vec(&acc)[kRows][kCount])
+                                 __attribute__((always_inline)) {
+                                   const size_t at = (token - from) * step;
+                                   ask_for(ahead + at * sizeof(uint16_t));
+                                   Vec value[kCount];
+#pragma clang loop unroll(full)
+                                   for (int i = 0; i < kCount; ++i)
+                                     value[i] = load_bf16(values + at + 16 * i);
+                                   multiply(value, weights + token, kSpanTokens, acc);
+                                 };
+      int32_t token = seen > from ? seen : from;
+      if (token % 2 != 0 && token < end) add_token(token++, odd);
+      for (; token + 2 <= end; token += 2) {
+        add_token(token, even);
+        add_token(token + 1, odd);
+      }
+      if (token < end) add_token(token, even);
+    }
+    end_step(even, odd, sums);
+  }
+  store_sums(sums, out, stride_out);
+}
+
+// `weights`: the pairs' rounded ones as float32.
+inline void weigh_few(const AttentionTile& t, const Scratch& s, const Span& span) {
+  float* weights = s.panel;
+  for (int32_t i = 0; i < t.pair_count; ++i) {
+    const auto* rounded = reinterpret_cast<const uint16_t*>(s.scores + i * kSpanTokens);
+    for (int32_t c = span.first; c < span.count; c += 16)
+      store(weights + i * kSpanTokens + c, load_bf16(rounded + c));
+  }
+  const TileDenormals denormals;
+  for_few_rows(t.pair_count, [&](int32_t row, auto rows, auto columns) {
+    constexpr int kRows = decltype(rows)::kValue;
+    constexpr int kCount = decltype(columns)::kValue;
+    int32_t d = 0;
+    for (; d + 16 * kCount <= t.head_dim; d += 16 * kCount)
+      weigh_few<kRows, kCount>(t, span, weights + row * kSpanTokens, d, s.span + row * s.dim + d,
+                               s.dim);
+    for (; d < t.head_dim; d += 16)
+      weigh_few<kRows, 1>(t, span, weights + row * kSpanTokens, d, s.span + row * s.dim + d, s.dim);
+  });
+}
+
+}  // namespace
+}  // namespace tandem::ops::cpu
