@@ -16,8 +16,7 @@
 // take them by AVX-512 (attention_few_amx.inl.h), in the order of the tiles' instruction.
 //
 // Per 1,024 elements of a page and 32 pairs: 32 stores and permutations, 8 + 8 lines of tiles, 64
-// cycles of products. Per 16 weights: some 14 vector operations, which bound prefill; decode's few
-// pairs are bound by memory.
+// cycles of products. Per 16 weights: some 14 vector operations.
 //
 // The simd header must come first: the shared bodies are written in its types.
 // clang-format off
