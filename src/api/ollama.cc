@@ -79,41 +79,80 @@ Status read_format(const Fields& fields, JsonValue& out) {
   return {};
 }
 
-// Ollama's calls have arguments as an object and no ids, its results no ids either: the n-th result
-// answers the n-th call.
-struct CallIds {
-  int64_t calls = 0;
-  int64_t results = 0;
-  static JsonValue id(int64_t at) { return JsonValue::string("call_" + std::to_string(at)); }
-};
-
-JsonValue openai_message(const JsonValue& message, CallIds& ids) {
-  JsonValue out = message;
-  const JsonValue* role = message.find("role");
-  if (role != nullptr && role->is_string() && role->as_string() == "tool" &&
-      message.find("tool_call_id") == nullptr)
-    out.set("tool_call_id", CallIds::id(ids.results++));
-  const JsonValue* calls = message.find("tool_calls");
-  if (calls == nullptr || !calls->is_array()) return out;
-  JsonValue translated = JsonValue::array();
-  for (const JsonValue& call : calls->items()) {
-    JsonValue one = call;
-    if (call.is_object()) {
-      if (call.find("id") == nullptr) one.set("id", CallIds::id(ids.calls++));
-      if (call.find("type") == nullptr) one.set("type", JsonValue::string("function"));
-      const JsonValue* function = call.find("function");
-      const JsonValue* arguments = function == nullptr ? nullptr : function->find("arguments");
-      if (arguments != nullptr && arguments->is_object()) {
-        JsonValue with_text = *function;
-        with_text.set("arguments", JsonValue::string(arguments->dump()));
-        one.set("function", std::move(with_text));
-      }
-    }
-    translated.push_back(std::move(one));
+// Ollama's calls have arguments as an object and no ids, its results no ids either but perhaps the
+// function's name: a result answers the first open call of that name, else the first open one.
+class CallIds {
+ public:
+  // A conversation's message in the OpenAI dialect.
+  JsonValue translate(const JsonValue& message) {
+    JsonValue out = message;
+    const JsonValue* role = message.find("role");
+    if (role != nullptr && role->is_string() && role->as_string() == "tool" &&
+        message.find("tool_call_id") == nullptr)
+      out.set("tool_call_id", JsonValue::string(answered(message.find("tool_name"))));
+    const JsonValue* calls = message.find("tool_calls");
+    if (calls == nullptr || !calls->is_array()) return out;
+    open_.clear();
+    JsonValue translated = JsonValue::array();
+    for (const JsonValue& call : calls->items())
+      translated.push_back(call.is_object() ? translate_call(call) : call);
+    out.set("tool_calls", std::move(translated));
+    return out;
   }
-  out.set("tool_calls", std::move(translated));
-  return out;
-}
+
+ private:
+  struct Open {
+    std::string id;
+    std::string name;
+  };
+
+  // Nine letters and digits: what the strictest templates take.
+  std::string next_id() {
+    constexpr int64_t kIds = 100'000;
+    std::string digits = std::to_string(count_++ % kIds);
+    return "call" + std::string(5 - digits.size(), '0') + digits;
+  }
+
+  static std::string text_of(const JsonValue* value) {
+    return value != nullptr && value->is_string() ? value->as_string() : std::string();
+  }
+
+  std::string answered(const JsonValue* name) {
+    if (open_.empty()) return next_id();
+    auto found = open_.begin();
+    const std::string wanted = text_of(name);
+    for (auto at = open_.begin(); at != open_.end() && !wanted.empty(); ++at) {
+      if (at->name != wanted) continue;
+      found = at;
+      break;
+    }
+    std::string id = found->id;
+    open_.erase(found);
+    return id;
+  }
+
+  JsonValue translate_call(const JsonValue& call) {
+    JsonValue out = call;
+    std::string id = text_of(call.find("id"));
+    if (id.empty()) {
+      id = next_id();
+      out.set("id", JsonValue::string(id));
+    }
+    if (call.find("type") == nullptr) out.set("type", JsonValue::string("function"));
+    const JsonValue* function = call.find("function");
+    if (function == nullptr || !function->is_object()) return out;
+    open_.push_back({.id = std::move(id), .name = text_of(function->find("name"))});
+    const JsonValue* arguments = function->find("arguments");
+    if (arguments != nullptr && !arguments->is_object()) return out;
+    JsonValue with_text = *function;
+    with_text.set("arguments", JsonValue::string(arguments == nullptr ? "{}" : arguments->dump()));
+    out.set("function", std::move(with_text));
+    return out;
+  }
+
+  int64_t count_ = 0;
+  std::vector<Open> open_;  // calls of the last message that has any, without results so far
+};
 
 Status read_messages(const Fields& fields, OllamaRequest& out) {
   const JsonValue* messages = fields.find("messages");
@@ -121,6 +160,7 @@ Status read_messages(const Fields& fields, OllamaRequest& out) {
   out.load = none && fields.find("model") != nullptr;
   if (out.load) return {};
   if (none) return fields.error("messages", "is missing");
+  if (!messages->is_array()) return fields.error("messages", "must be an array");
   JsonValue translated = JsonValue::array();
   CallIds ids;
   for (size_t i = 0; i < messages->items().size(); ++i) {
@@ -130,7 +170,7 @@ Status read_messages(const Fields& fields, OllamaRequest& out) {
       return make_error(400, "unsupported_content", "images are not supported by this model",
                         pointer_to("/messages", i) + "/images");
     }
-    translated.push_back(message.is_object() ? openai_message(message, ids) : message);
+    translated.push_back(message.is_object() ? ids.translate(message) : message);
   }
   out.body.set("messages", std::move(translated));
   if (const JsonValue* tools = fields.find("tools")) out.body.set("tools", *tools);
@@ -192,44 +232,59 @@ std::string text_of(const JsonValue& choice) {
   return text == nullptr ? std::string() : text->as_string();
 }
 
-// Calls of an OpenAI message as Ollama writes them. Arguments that are not JSON (an answer that was
-// cut off) stay a text.
+// Calls of an OpenAI message as Ollama writes them. Arguments that are no object (an answer that
+// was cut off) stay a text.
 JsonValue ollama_calls(const std::vector<OllamaReply::Call>& calls) {
   JsonValue out = JsonValue::array();
   for (const OllamaReply::Call& call : calls) {
+    if (call.name.empty()) continue;
     auto arguments = parse_json(call.arguments.empty() ? "{}" : call.arguments);
+    const bool object = arguments && arguments->is_object();
     out.push_back(JsonValue::object(
         {{"function",
           JsonValue::object({{"name", JsonValue::string(call.name)},
-                             {"arguments", arguments ? std::move(*arguments)
-                                                     : JsonValue::string(call.arguments)}})}}));
+                             {"arguments", object ? std::move(*arguments)
+                                                  : JsonValue::string(call.arguments)}})}}));
   }
   return out;
 }
 
-// Adds a message's or a chunk's calls, or the next pieces of them.
-void collect_calls(const JsonValue& choice, std::vector<OllamaReply::Call>& calls) {
-  constexpr int64_t kMaxCalls = 1024;
+constexpr size_t kMaxCallBytes = size_t{8} << 20;  // of an answer's calls together
+
+// Adds a message's or a chunk's calls, or the next pieces of them. False: more than that.
+bool collect_calls(const JsonValue& choice, std::vector<OllamaReply::Call>& calls, size_t& bytes) {
+  constexpr size_t kMaxCalls = 1024;
   for (const char* holder : {"delta", "message"}) {
     const JsonValue* part = choice.find(holder);
     const JsonValue* pieces = part == nullptr ? nullptr : part->find("tool_calls");
     if (pieces == nullptr || !pieces->is_array()) continue;
     for (const JsonValue& piece : pieces->items()) {
-      const JsonValue* index = piece.find("index");
-      const int64_t at = index != nullptr && index->as_integer()
-                             ? *index->as_integer()
-                             : static_cast<int64_t>(calls.size());
-      if (at < 0 || at >= kMaxCalls) continue;
-      if (calls.size() <= static_cast<size_t>(at)) calls.resize(static_cast<size_t>(at) + 1);
       const JsonValue* function = piece.find("function");
-      if (function == nullptr) continue;
-      OllamaReply::Call& call = calls[static_cast<size_t>(at)];
-      if (const JsonValue* name = function->find("name"); name != nullptr && name->is_string())
-        call.name += name->as_string();
-      if (const JsonValue* text = function->find("arguments"); text != nullptr && text->is_string())
-        call.arguments += text->as_string();
+      if (function == nullptr || !function->is_object()) continue;
+      const JsonValue* name = function->find("name");
+      const JsonValue* text = function->find("arguments");
+      const bool named = name != nullptr && name->is_string() && !name->as_string().empty();
+      // Without an index a piece with a name begins a call, one without goes on with the last.
+      const JsonValue* index = piece.find("index");
+      const auto given = index == nullptr ? std::nullopt : index->as_integer();
+      if (given && (*given < 0 || static_cast<size_t>(*given) > calls.size())) continue;
+      if (!given && !named && calls.empty()) continue;
+      const size_t at = given   ? static_cast<size_t>(*given)
+                        : named ? calls.size()
+                                : calls.size() - 1;
+      if (at == calls.size()) {
+        if (at == kMaxCalls) return false;
+        calls.emplace_back();
+      }
+      OllamaReply::Call& call = calls[at];
+      if (named) call.name += name->as_string();
+      if (text != nullptr && text->is_string()) call.arguments += text->as_string();
+      bytes += (named ? name->as_string().size() : 0) +
+               (text != nullptr && text->is_string() ? text->as_string().size() : 0);
+      if (bytes > kMaxCallBytes) return false;
     }
   }
+  return true;
 }
 
 // Ollama has no reason of its own for calls.
@@ -317,13 +372,14 @@ JsonValue OllamaReply::last(const std::string& text, const JsonValue* usage, int
 
 std::string OllamaReply::line(std::string_view data, int64_t elapsed) {
   if (failed_) return {};
-  if (data == "[DONE]") return last("", &usage_, elapsed, {}).dump() + "\n";
+  if (data == "[DONE]") return last("", &usage_, elapsed, calls_).dump() + "\n";
   const auto json = parse_json(data);
   if (!json) return {};
   if (json->find("error") != nullptr) {
     failed_ = true;
     return ollama_error(data) + "\n";
   }
+  if (const JsonValue* notes = json->find("tandem_notes")) notes_ = *notes;
   if (const JsonValue* usage = json->find("usage"); usage != nullptr && usage->is_object())
     usage_ = *usage;
   const JsonValue* choice = first_choice(*json);
@@ -332,14 +388,18 @@ std::string OllamaReply::line(std::string_view data, int64_t elapsed) {
       reason != nullptr && reason->is_string())
     reason_ = ollama_reason(reason->as_string());
   // Calls come in pieces; Ollama's clients get each whole.
-  collect_calls(*choice, calls_);
+  if (!collect_calls(*choice, calls_, call_bytes_)) {
+    failed_ = true;
+    return ollama_error(R"({"error":{"message":"the answer's calls are too long"}})") + "\n";
+  }
   const bool ended = choice->find("finish_reason") != nullptr &&
                      choice->find("finish_reason")->is_string() && !calls_.empty();
   const std::string text = text_of(*choice);
   if (text.empty() && !ended) return {};
-  std::string out = part(text, false, ended ? calls_ : std::vector<Call>{}).dump() + "\n";
+  JsonValue out = part(text, false, ended ? calls_ : std::vector<Call>{});
+  if (!notes_.is_null()) out.set("tandem_notes", std::exchange(notes_, JsonValue()));
   if (ended) calls_.clear();
-  return out;
+  return out.dump() + "\n";
 }
 
 std::string OllamaReply::loaded() const {
@@ -374,11 +434,13 @@ std::string OllamaReply::whole(std::string_view openai_body, int64_t elapsed) co
   const JsonValue* choice = json ? first_choice(*json) : nullptr;
   if (choice == nullptr) return ollama_error("");
   std::vector<Call> calls;
-  collect_calls(*choice, calls);
+  size_t bytes = 0;
+  if (!collect_calls(*choice, calls, bytes)) return ollama_error("");
   JsonValue out = last(text_of(*choice), json->find("usage"), elapsed, calls);
   if (const JsonValue* reason = choice->find("finish_reason");
       reason != nullptr && reason->is_string())
     out.set("done_reason", JsonValue::string(ollama_reason(reason->as_string())));
+  if (const JsonValue* notes = json->find("tandem_notes")) out.set("tandem_notes", *notes);
   return out.dump();
 }
 

@@ -28,8 +28,8 @@ struct OllamaRequest {
 };
 // Known options are translated (num_predict, repeat_penalty, ...), unknown ones ignored; `format`
 // becomes response_format, calls and their results in messages get ids. What cannot be served
-// (images, suffix, raw context, logprobs) is a 400. Errors carry the
-// pointer of Ollama's field.
+// (images, suffix, template, raw context, logprobs) is a 400. Errors carry the pointer of Ollama's
+// field.
 Result<OllamaRequest> parse_ollama(OllamaRoute route, const JsonValue& body);
 
 // {"error": sentence} of an OpenAI error object.
@@ -66,6 +66,8 @@ class OllamaReply {
   std::string reason_ = "stop";
   JsonValue usage_;
   std::vector<Call> calls_;  // of the stream, until the choice ends
+  size_t call_bytes_ = 0;
+  JsonValue notes_;  // of the stream, until a line tells them
   bool failed_ = false;
 };
 

@@ -44,6 +44,7 @@ TEST(Ollama, WhatCannotBeServedIsRefused) {
       {R"({"messages":[{"role":"user","content":"x","images":["aGk="]}]})", "/messages/0/images"},
       {R"({"messages":[{"role":"user","content":"x"}],"format":"xml"})", "/format"},
       {R"({"messages":[{"role":"user","content":"x"}],"format":7})", "/format"},
+      {R"({"messages":"x"})", "/messages"},
       {R"([])", ""},
       {R"({"messages":[],"logprobs":true})", "/logprobs"},
       {R"({})", "/messages"},
@@ -87,16 +88,66 @@ TEST(Ollama, CallsAndResultsInMessagesGetIds) {
     {"role":"user","content":"x"},
     {"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{"a":1}}},
                                                    {"function":{"name":"g","arguments":{}}}]},
-    {"role":"tool","content":"1","tool_name":"f"},{"role":"tool","content":"2"}]})"));
+    {"role":"tool","content":"2","tool_name":"g"},{"role":"tool","content":"1"},
+    {"role":"assistant","tool_calls":[{"function":{"name":"f"}}, 7]},
+    {"role":"assistant","tool_calls":[{"id":"mine","function":{"name":"f","arguments":"{}"}}]},
+    {"role":"tool","content":"3"},{"role":"tool","content":"4"}]})"));
   ASSERT_TRUE(request);
   const auto& messages = request->body.find("messages")->items();
-  EXPECT_EQ(messages[1].find("tool_calls")->dump(),
-            R"([{"function":{"name":"f","arguments":"{\"a\":1}"},"id":"call_0","type":"function"},)"
-            R"({"function":{"name":"g","arguments":"{}"},"id":"call_1","type":"function"}])");
-  EXPECT_EQ(messages[2].find("tool_call_id")->as_string(), "call_0");
-  EXPECT_EQ(messages[3].find("tool_call_id")->as_string(), "call_1");
-  const auto parsed = parse_request(Endpoint::kChatCompletions, request->body);
+  EXPECT_EQ(
+      messages[1].find("tool_calls")->dump(),
+      R"([{"function":{"name":"f","arguments":"{\"a\":1}"},"id":"call00000","type":"function"},)"
+      R"({"function":{"name":"g","arguments":"{}"},"id":"call00001","type":"function"}])");
+  EXPECT_EQ(messages[2].find("tool_call_id")->as_string(), "call00001");
+  EXPECT_EQ(messages[3].find("tool_call_id")->as_string(), "call00000");
+  EXPECT_EQ(messages[4].find("tool_calls")->dump(),
+            R"([{"function":{"name":"f","arguments":"{}"},"id":"call00002","type":"function"},7])");
+  EXPECT_EQ(messages[6].find("tool_call_id")->as_string(), "mine");
+  EXPECT_EQ(messages[7].find("tool_call_id")->as_string(), "call00003");
+  const auto sound = parse_ollama(OllamaRoute::kChat, parse(R"({"messages":[
+    {"role":"user","content":"x"},
+    {"role":"assistant","content":"","tool_calls":[{"function":{"name":"f"}}]},
+    {"role":"tool","content":"1"}]})"));
+  const auto parsed = parse_request(Endpoint::kChatCompletions, sound->body);
   EXPECT_TRUE(parsed) << parsed.error().message;
+}
+
+TEST(Ollama, CallsThatAreNoneOrTooLongDoNoHarm) {
+  const auto request = *parse_ollama(
+      OllamaRoute::kChat, parse(R"({"model":"m","messages":[{"role":"user","content":"x"}]})"));
+  const auto chunk = [](const std::string& calls) {
+    return R"({"choices":[{"delta":{"tool_calls":)" + calls + "}}]}";
+  };
+  OllamaReply odd(request, "t");
+  for (const char* calls : {"7", "[null,7,{}]", R"([{"index":1000,"function":{"name":"f"}}])",
+                            R"([{"index":-1,"function":{"name":"f"}}])",
+                            R"([{"function":{"arguments":"{}"}}])", R"([{"function":7}])"})
+    EXPECT_EQ(odd.line(chunk(calls), 1), "") << calls;
+  // A stream that ends without a reason still tells its calls; pieces without an index go on.
+  EXPECT_EQ(odd.line(chunk(R"([{"function":{"name":"f","arguments":"[1"}}])"), 1), "");
+  EXPECT_EQ(odd.line(chunk(R"([{"function":{"arguments":"]"}}])"), 1), "");
+  const auto last = parse(odd.line("[DONE]", 1));
+  EXPECT_EQ(last.find("message")->find("tool_calls")->dump(),
+            R"([{"function":{"name":"f","arguments":"[1]"}}])");
+
+  OllamaReply endless(request, "t");
+  const std::string piece = chunk(R"([{"index":0,"function":{"name":"f","arguments":")" +
+                                  std::string(1 << 20, 'x') + R"("}}])");
+  std::string said;
+  for (int i = 0; i < 9 && said.empty(); ++i) said = endless.line(piece, 1);
+  EXPECT_NE(said.find("error"), std::string::npos);
+  EXPECT_EQ(endless.line("[DONE]", 1), "");
+}
+
+TEST(Ollama, NotesStandInTheFirstLine) {
+  const auto request = *parse_ollama(
+      OllamaRoute::kChat, parse(R"({"model":"m","messages":[{"role":"user","content":"x"}]})"));
+  OllamaReply reply(request, "t");
+  reply.line(R"({"choices":[{"delta":{"content":""}}],"tandem_notes":["/a"]})", 1);
+  const std::string first = reply.line(R"({"choices":[{"delta":{"content":"H"}}]})", 1);
+  EXPECT_NE(first.find(R"("tandem_notes":["/a"])"), std::string::npos) << first;
+  const std::string second = reply.line(R"({"choices":[{"delta":{"content":"i"}}]})", 1);
+  EXPECT_EQ(second.find("tandem_notes"), std::string::npos);
 }
 
 TEST(Ollama, CallsComeWholeInOneLine) {
