@@ -90,7 +90,7 @@ function(tandem_folder folder folders edges libraries)
   set(sources ${all})
   list(FILTER sources EXCLUDE REGEX "(_test|_bench|_fuzz|/main)\\.cc$")
   if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
-    list(FILTER sources EXCLUDE REGEX "_avx(2|512)\\.cc$")
+    list(FILTER sources EXCLUDE REGEX "_(avx2|avx512|amx)\\.cc$")
   endif()
   tandem_isa_flags(${sources})
 

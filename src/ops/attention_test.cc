@@ -233,8 +233,8 @@ TEST_P(AttentionTest, MatchesDoublePrecisionOverShapesAndLengths) {
 
 TEST_P(AttentionTest, ChunksOfAnySizeAndAnyThreadsGiveTheSameBits) {
   const int32_t tokens = 530;  // three spans
-  for (const TestShape& shape :
-       {kShapes[0], kShapes[4], kShapes[7], kShapes[8], kShapes[9], kShapes[10], kShapes[11]}) {
+  for (const TestShape& shape : {kShapes[0], kShapes[4], kShapes[7], kShapes[8], kShapes[9],
+                                 kShapes[10], kShapes[11], kShapes[13], kShapes[15]}) {
     for (const cpu::Kernels* kernels : machine_kernels()) {
       if (kernels->isa == cpu::Isa::kScalar && shape.heads > 6) continue;  // it takes its time
       const CpuExecutor one = *CpuExecutor::create(*kernels, 1, shape.head_dim);

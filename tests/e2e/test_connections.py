@@ -134,8 +134,9 @@ def test_sigterm_of_a_worker_drains_its_running_streams(slow, role):
     """The router must not take a worker that drains for a dead one."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
         stream = pool.submit(chat, slow.url, "go", stream=True, max_tokens=100)
-        wait_until(lambda: metrics(slow.url)["tandem_num_requests_running"] == 1, 10, "the stream")
-        worker = slow.chosen("decode") and slow.roles[role][0]
+        decode = slow.roles["decode"][0]
+        wait_until(lambda: metrics(decode.url)["tandem_num_requests_running"] == 1, 10, "the stream where it decodes")
+        worker = slow.roles[role][0]
         worker.signal(signal.SIGTERM)
         wait_until(lambda: request(slow.url, "GET", "/ready").status == 503, 5, "not ready without the worker")
         got = events(stream.result(30).body)

@@ -12,8 +12,9 @@
 //
 // Why the bits depend on the position only: a row of a product depends on its own row of A, and
 // sums over dims (over tokens) run in order, 32 at a time from multiples of 32; weights outside of
-// what a row sees are exactly 0. Prefill and decode, one row or 32, are the same sums: a few pairs
-// take them by AVX-512 (attention_few_amx.inl.h), in the order of the tiles' instruction.
+// what a row sees are exactly 0 (and values finite). Prefill and decode, one row or 32, are the
+// same sums: a few pairs take them by AVX-512 (attention_few_amx.inl.h), in the order of the tiles'
+// instruction.
 //
 // Per 1,024 elements of a page and 32 pairs: 32 stores and permutations, 8 + 8 lines of tiles, 64
 // cycles of products. Per 16 weights: some 14 vector operations.
@@ -405,7 +406,8 @@ inline void widen_queries(const AttentionTile& t, const Scratch& s) {
 template <typename Element, bool kInline = false>
 void attend(const AttentionTile& t) {
   constexpr float kFactor = LoaderFor<Element>::kFactor;
-  const bool few = __is_same(Element, BF16) && t.pair_count <= kFewPairs && t.head_dim % 16 == 0;
+  const bool few = __is_same(Element, BF16) && t.pair_count <= kFewPairs && t.head_dim % 16 == 0 &&
+                   t.head_dim <= kMostFewDims;
   const Scratch s = carve(t);
   round_queries(t, s, kFactor);
   Running running[kTilePairs];

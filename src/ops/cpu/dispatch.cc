@@ -107,7 +107,10 @@ const Kernels& avx512_kernels() {
 
 }  // namespace
 
-std::string_view isa_name(Isa isa) { return kernels_for(isa).name; }
+std::string_view isa_name(Isa isa) {
+  constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512", "amx"};
+  return kNames[static_cast<size_t>(isa)];
+}
 
 Isa machine_isa() { return machine_cpu_level(); }
 

@@ -133,8 +133,8 @@ inline constexpr int32_t kTilePairs = 32;
 inline constexpr int32_t kSpanTokens = 256;
 
 constexpr size_t round_up_16(size_t value) { return (value + 15) / 16 * 16; }
-// Queries (in two orders), one span's scores, the span's and the running accumulators, one panel,
-// the inline scales of one span.
+// Queries (in two orders; AMX: BF16 ones and panels of keys), one span's scores, the span's and the
+// running accumulators, one panel, the inline scales of one span.
 constexpr size_t attention_scratch_floats(int32_t head_dim) {
   const size_t dim = round_up_16(static_cast<size_t>(head_dim));
   const size_t depth = dim > kSpanTokens ? dim : static_cast<size_t>(kSpanTokens);

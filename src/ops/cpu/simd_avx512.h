@@ -1,5 +1,5 @@
-// Sixteen float32 lanes on AVX-512. Included by *_avx512.cc only, once each; everything has
-// internal linkage, so no AVX code can be shared with baseline files by the linker.
+// Sixteen float32 lanes on AVX-512. Included by *_avx512.cc and *_amx.cc only, once each;
+// everything has internal linkage, so no AVX code can be shared with baseline files by the linker.
 #pragma once
 
 #include <cstddef>
