@@ -25,6 +25,12 @@ constexpr size_t kStep = 16;
 constexpr size_t kLeast = 24;  // what the smallest block of glibc holds; each further one 16 more
 constexpr size_t kSizes = (BlockCache::kLargestBlock - kLeast) / kStep + 1;
 
+// The place of the smallest blocks that hold so much; every block of a place holds bytes_of() it.
+constexpr size_t place_of(size_t size) {
+  return size <= kLeast ? 0 : (size - kLeast + kStep - 1) / kStep;
+}
+constexpr size_t bytes_of(size_t place) { return kLeast + place * kStep; }
+
 struct Block {
   Block* next;
 };
@@ -38,20 +44,17 @@ class Blocks {
     Block* const block = of_size.first;
     of_size.first = block->next;
     --of_size.count;
-    bytes_ -= kLeast + place * kStep;
+    bytes_ -= bytes_of(place);
     return block;
   }
 
-  // `size`: what was asked for, or what malloc says the block holds. It holds at least what the
-  // place of a smaller number promises.
-  bool keep(void* memory, size_t size) {
-    const size_t place = place_of(size);
+  bool keep(void* memory, size_t place) {
     if (place >= kSizes || sizes_[place].count >= BlockCache::kMostOfASize) return false;
     if (bytes_ > BlockCache::kMostBytes) give_back();
     Size& of_size = sizes_[place];
     of_size.first = new (memory) Block{of_size.first};
     ++of_size.count;
-    bytes_ += kLeast + place * kStep;
+    bytes_ += bytes_of(place);
     return true;
   }
 
@@ -71,10 +74,6 @@ class Blocks {
   int scopes = 0;
 
  private:
-  static size_t place_of(size_t size) {
-    return size <= kLeast ? 0 : (size - kLeast + kStep - 1) / kStep;
-  }
-
   struct Size {
     Block* first = nullptr;
     uint32_t count = 0;
@@ -92,8 +91,23 @@ static void* take_block(size_t size) {
   return thread_blocks == nullptr ? nullptr : thread_blocks->take(size);
 }
 
+static void* make_block(size_t size) {
+  const size_t place = place_of(size);
+  return std::malloc(place < kSizes ? bytes_of(place) : size);
+}
+
+// `size`: what was asked for. make_block() made it as large as its place says.
 static bool keep_block(void* memory, size_t size) {
-  return thread_blocks != nullptr && memory != nullptr && thread_blocks->keep(memory, size);
+  return thread_blocks != nullptr && memory != nullptr &&
+         thread_blocks->keep(memory, place_of(size));
+}
+
+// What it holds only malloc knows, and another malloc's blocks, or those that glibc maps, lie
+// between two places: the smaller one is kept.
+static bool keep_block(void* memory) {
+  if (thread_blocks == nullptr || memory == nullptr) return false;
+  const size_t usable = ::malloc_usable_size(memory);
+  return usable >= kLeast && thread_blocks->keep(memory, (usable - kLeast) / kStep);
 }
 
 BlockCache::BlockCache() {
@@ -138,7 +152,7 @@ bool BlockCache::works() { return false; }
 void* operator new(size_t size) {
   if (void* const kept = tandem::net::take_block(size)) return kept;
   while (true) {
-    if (void* const made = std::malloc(size == 0 ? 1 : size)) return made;
+    if (void* const made = tandem::net::make_block(size)) return made;
     const std::new_handler handler = std::get_new_handler();
     if (handler == nullptr) throw std::bad_alloc();
     handler();
@@ -146,7 +160,7 @@ void* operator new(size_t size) {
 }
 
 void operator delete(void* memory) noexcept {
-  if (!tandem::net::keep_block(memory, ::malloc_usable_size(memory))) std::free(memory);
+  if (!tandem::net::keep_block(memory)) std::free(memory);
 }
 
 void operator delete(void* memory, size_t size) noexcept {

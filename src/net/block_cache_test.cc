@@ -8,6 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 namespace tandem::net {
 namespace {
 
@@ -28,7 +32,53 @@ TEST_F(BlockCacheTest, WhatWasFreedIsTakenAgain) {
     ::operator delete(second);
   }
   EXPECT_GT(BlockCache::kept_bytes(), 32000U);
+  BlockCache::give_back();
+  // 1000 = 24 + 61 * 16: sizes up to it, of its place, are as good as it.
+  for (const size_t size : {985, 990, 1000}) {
+    void* const first = ::operator new(size);
+    ::operator delete(first, size);
+    for (const size_t other : {1000, 985}) {
+      void* const second = ::operator new(other);
+      EXPECT_EQ(first, second) << size << ' ' << other;
+      ::operator delete(second, other);
+    }
+    void* const larger = ::operator new(1001);
+    EXPECT_NE(first, larger);
+    ::operator delete(larger, 1001);
+  }
 }
+
+#if defined(__GLIBC__)
+// Blocks that malloc maps one by one are not of the sizes that it cuts from its heap.
+TEST_F(BlockCacheTest, ABlockHoldsWhatItIsTakenForWhateverMallocMakes) {
+  const BlockCache cache;
+  ASSERT_EQ(::mallopt(M_MMAP_THRESHOLD, 4096), 1);
+  std::vector<void*> blocks(64);
+  for (const bool sized : {false, true}) {
+    for (size_t size = 1; size < BlockCache::kLargestBlock; size += size / 4 + 1) {
+      for (void*& block : blocks) block = ::operator new(size);
+      for (void* const block : blocks) {
+        if (sized) {
+          ::operator delete(block, size);
+        } else {
+          ::operator delete(block);
+        }
+      }
+      // What one of them was kept as, and what comes next to it.
+      const size_t held = ::malloc_usable_size(blocks.front());
+      for (const size_t again : {size, held - 16, held, held + 1, held + 8, held + 16}) {
+        for (void*& block : blocks) {
+          block = ::operator new(again);
+          ASSERT_GE(::malloc_usable_size(block), again) << size;
+        }
+        for (void* const block : blocks) ::operator delete(block, again);
+      }
+      BlockCache::give_back();
+    }
+  }
+  ::mallopt(M_MMAP_THRESHOLD, 128 << 10);
+}
+#endif
 
 TEST_F(BlockCacheTest, AThreadWithoutOneKeepsNothing) {
   ::operator delete(::operator new(100));
