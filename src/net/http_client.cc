@@ -254,6 +254,7 @@ class Call final : public ClientCall {
   bool finish() override {
     while (connection_ && pull()) parser_.body().clear();
     if (connection_ && parser_.complete()) release();
+    if (finished_) parser_.body().clear();  // came with the head
     return finished_;
   }
 
