@@ -1,5 +1,9 @@
 #include "router/policy/expected_output.h"
 
+#include <algorithm>
+#include <map>
+#include <random>
+#include <span>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -115,19 +119,15 @@ TEST(RecentTokens, CountWhatIsDifferentHoweverOftenItComes) {
   EXPECT_EQ(coarse.of_minute(now), 120 * 512);
 }
 
-TEST(RecentTokens, AreForgottenInTimeAndNeverDependOnWhenTheyAreLookedAt) {
+TEST(RecentTokens, AreForgottenInTime) {
   RecentTokens one;
-  RecentTokens two;
   const TimePoint start{std::chrono::seconds(100)};
   for (int i = 0; i < 10; ++i) {
     const auto blocks = blocks_of(static_cast<uint64_t>(i), 10);
     one.touch(blocks, 512, start + std::chrono::seconds(i));
-    two.touch(blocks, 512, start + std::chrono::seconds(i));
-    (void)one.of_minute(start + std::chrono::seconds(i));
   }
   const auto after = [&](int seconds) { return start + std::chrono::seconds(seconds); };
   EXPECT_EQ(one.of_minute(after(9)), 100 * 512);
-  EXPECT_EQ(one.of_minute(after(62)), two.of_minute(after(62)));
   EXPECT_LT(one.of_minute(after(62)), 100 * 512);
   EXPECT_EQ(one.of_minute(after(80)), 0);
   EXPECT_EQ(one.of_ten_minutes(after(80)), 100 * 512);
@@ -139,11 +139,54 @@ TEST(RecentTokens, AreForgottenInTimeAndNeverDependOnWhenTheyAreLookedAt) {
   EXPECT_EQ(one.of_ten_minutes(after(5000)), 10 * 512);
 }
 
-TEST(RecentTokens, StayBounded) {
+TEST(RecentTokens, AreWhatASetOfBlocksWithTheirTimesSays) {
+  constexpr int64_t kSlot = 5;
+  for (const uint64_t seed : {1, 2, 3}) {
+    std::mt19937_64 random(seed);
+    RecentTokens recent;
+    std::map<uint64_t, int64_t> touched;  // block, slot
+    int64_t seconds = static_cast<int64_t>(seed) * 40;
+    const auto truth = [&](int64_t at, int64_t slots) {
+      return 512.0 * static_cast<double>(std::ranges::count_if(touched, [&](const auto& block) {
+               return block.second > at / kSlot - slots;
+             }));
+    };
+    for (int step = 0; step < 400; ++step) {
+      const uint64_t pause = random() % 20;
+      seconds += static_cast<int64_t>(pause == 0   ? random() % 1000
+                                      : pause < 10 ? random() % 30
+                                                   : 0);
+      std::vector<uint64_t> blocks;
+      for (uint64_t i = random() % 40; i > 0; --i) blocks.push_back(1 + random() % 300);
+      recent.touch(blocks, 512, TimePoint{std::chrono::seconds(seconds)});
+      for (const uint64_t block : blocks) touched[block] = seconds / kSlot;
+      for (const int64_t later : {0, 4, 30, 61, 200, 599, 700}) {
+        const TimePoint at{std::chrono::seconds(seconds + later)};
+        ASSERT_EQ(recent.of_minute(at), truth(seconds + later, 12)) << seed << ' ' << step;
+        ASSERT_EQ(recent.of_ten_minutes(at), truth(seconds + later, 120)) << seed << ' ' << step;
+      }
+    }
+  }
+}
+
+TEST(RecentTokens, StayBoundedAndGoOnCounting) {
+  constexpr double kMost = 1 << 17;
   RecentTokens recent;
-  const TimePoint now{std::chrono::seconds(100)};
-  recent.touch(blocks_of(1, 200000), 512, now);
-  EXPECT_EQ(recent.of_minute(now), (1 << 17) * 512.0);
+  TimePoint now{std::chrono::seconds(100)};
+  const auto first = blocks_of(1, 200000);
+  recent.touch(first, 512, now);
+  EXPECT_EQ(recent.of_minute(now), 200000 * 512.0) << "also those that are not remembered";
+  recent.touch(first, 512, now);
+  EXPECT_EQ(recent.of_minute(now), (kMost + 2 * (200000 - kMost)) * 512) << "and count anew";
+  now += std::chrono::seconds(90);
+  recent.touch(blocks_of(2, 1000), 512, now);
+  EXPECT_EQ(recent.of_minute(now), 1000 * 512.0) << "full, and yet it counts";
+  // Some of the first session stay for longer; the others' places are free after ten minutes.
+  recent.touch(std::span(first).first(100000), 512, now);
+  now += std::chrono::seconds(520);
+  for (int turn = 0; turn < 3; ++turn) recent.touch(blocks_of(3, 30000), 512, now);
+  EXPECT_EQ(recent.of_minute(now), 30000 * 512.0) << "remembered again";
+  EXPECT_EQ(recent.of_ten_minutes(now), (1000 + 100000 + 30000) * 512.0);
 }
 
 TEST(ReportedLoad, OursCountsOnceOthersAsLastReported) {

@@ -8,8 +8,11 @@
 namespace tandem::router {
 namespace {
 
+// As a router does for each request: what the workers' sessions weigh by now, then the choice.
 void bench_placement(benchmark::State& state) {
   std::vector<WorkerSnapshot> workers;
+  std::vector<RecentTokens> recent(static_cast<size_t>(state.range(0)));
+  TimePoint now{std::chrono::seconds(1000)};
   for (WorkerId id = 0; id < static_cast<WorkerId>(state.range(0)); ++id) {
     WorkerSnapshot worker;
     worker.id = id;
@@ -17,11 +20,17 @@ void bench_placement(benchmark::State& state) {
     worker.key = stable_hash(std::to_string(id));
     worker.running = static_cast<int32_t>(id % 7);
     workers.push_back(worker);
+    const uint64_t block = id;
+    recent[id].touch({&block, 1}, 512, now - std::chrono::seconds(id % 20));
   }
   PlacementRequest request;
   request.prompt_tokens = 4000;
   for (auto _ : state) {
     ++request.affinity;
+    for (WorkerSnapshot& worker : workers) {
+      worker.recent_tokens = recent[worker.id].of_minute(now);
+      worker.reusable_tokens = recent[worker.id].of_ten_minutes(now);
+    }
     benchmark::DoNotOptimize(choose_placement(workers, request, {}));
   }
 }
