@@ -144,6 +144,7 @@ void WorkerRegistry::move(WorkerId id, const std::string& url_text, const net::U
   worker.address.url = url_text;
   worker.url = url;
   worker.key = stable_hash(url_text);
+  worker.recent_tokens = {};
   worker.poke.notify();
 }
 
@@ -160,6 +161,7 @@ void WorkerRegistry::remove(WorkerId id) {
   worker.state = State::kRemoved;
   worker.engine.models.clear();
   worker.info.model_id.clear();
+  worker.recent_tokens = {};  // megabytes
   if (worker.connector->opaque) --engines_;
   ++removed_;
   if (events_.new_epoch) events_.new_epoch(id);  // nobody is to be sent there for its cache
@@ -228,6 +230,7 @@ void WorkerRegistry::restarted(WorkerId id) {
   worker.engine.identities.clear();
   worker.engine.engine_ids.clear();
   worker.load_path = 0;
+  worker.recent_tokens = {};
   if (events_.new_epoch) events_.new_epoch(id);
 }
 
@@ -414,6 +417,7 @@ void WorkerRegistry::measured_prefill(WorkerId id, int32_t rank, TimePoint sent,
 
 void WorkerRegistry::touched(WorkerId id, int32_t rank, std::span<const uint64_t> blocks,
                              int32_t block_tokens) {
+  if (workers_[id]->state == State::kRemoved) return;  // legs there may still go on
   of_rank(workers_[id]->recent_tokens, rank).touch(blocks, block_tokens, now());
 }
 
