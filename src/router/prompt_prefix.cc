@@ -58,6 +58,12 @@ std::vector<int32_t> tokens_of(const PrefixRule& rule, std::optional<api::Endpoi
 
 }  // namespace
 
+int64_t PromptPrefix::beyond_chain(int64_t prompt_tokens) const {
+  if (chain().empty()) return prompt_tokens;
+  const int64_t rest = prompt_tokens - static_cast<int64_t>(chain().size()) * block_tokens();
+  return rest < block_tokens() ? 0 : rest;
+}
+
 PromptPrefix prefix_of_tokens(const PrefixRule& rule, std::span<const int32_t> tokens,
                               std::string_view salt) {
   PromptPrefix prefix;

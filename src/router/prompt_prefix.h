@@ -28,6 +28,10 @@ struct PromptPrefix {
     return kinds.empty() ? std::span<const BlockKey>() : std::span(kinds[0].keys);
   }
   int32_t block_tokens() const { return kinds.empty() ? 16 : kinds[0].block_tokens; }
+  // Of a request's tokens those that the chain does not tell: all of a short prompt that is known
+  // by its bytes, the end of a long one, the others of a batch. Less than a block is nothing,
+  // unless it is all there is.
+  int64_t beyond_chain(int64_t prompt_tokens) const;
   bool of_bytes() const { return kinds.empty() || kinds[0].of_bytes; }
 };
 

@@ -75,6 +75,26 @@ TEST(PromptPrefix, TextIsKnownByItsBytesUntilThereIsATokenizerAndABlockSize) {
   EXPECT_TRUE(prefix_of(rule, Api::kChat, media, chat).of_bytes());
 }
 
+TEST(PromptPrefix, TellsWhatItsChainDoesNot) {
+  const PrefixRule bytes = rule_of({});
+  const auto prompt = [](size_t size) {
+    return R"({"messages":[{"role":"user","content":")" + std::string(size, 'x') + R"("}]})";
+  };
+  const auto beyond = [&](size_t size, int64_t tokens) {
+    return prefix_of(bytes, Api::kChat, prompt(size), api::Endpoint::kChatCompletions)
+        .beyond_chain(tokens);
+  };
+  EXPECT_EQ(beyond(1000, 250), 250) << "no whole chunk";
+  EXPECT_EQ(beyond(9000, 2250), 0) << "four chunks, and less than one";
+  EXPECT_EQ(beyond(9000, 2048 + 512), 512);
+  EXPECT_EQ(beyond(800'000, 200'000), 200'000 - 64 * 512) << "as many chunks as there may be";
+  const PromptPrefix exact = prefix_of_tokens(rule_of({kBlock}), std::vector<int32_t>(20, 1), "");
+  const auto whole = static_cast<int64_t>(exact.chain().size()) * kBlock;
+  EXPECT_EQ(exact.beyond_chain(whole + kBlock - 1), 0);
+  EXPECT_EQ(exact.beyond_chain(whole + 300), 300) << "the others of a batch";
+  EXPECT_EQ(exact.beyond_chain(0), 0);
+}
+
 TEST(PromptPrefix, AdaptersHaveCachesOfTheirOwn) {
   const std::vector<int32_t> ids(8, 1);
   PrefixRule rule = rule_of({kBlock});

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "numerics/mix.h"
 #include "observe/log.h"
 #include "router/request_id.h"
 
@@ -358,9 +359,18 @@ void RequestRun::expect_blocks() {
 void RequestRun::touch_blocks() {
   const std::span<const BlockKey> blocks = checked_.prefix.chain();
   const int32_t block_tokens = checked_.prefix.block_tokens();
-  WorkerRegistry& registry = core_->registry;
-  if (pair()) registry.touched(placement_.prefill, placement_.prefill_rank, blocks, block_tokens);
-  registry.touched(placement_.answer, placement_.answer_rank, blocks, block_tokens);
+  if (checked_.prefix.kinds.empty()) return;  // released
+  // What the chain does not tell counts as one block more.
+  const auto rest = static_cast<int32_t>(std::min<int64_t>(
+      checked_.prefix.beyond_chain(checked_.prompt_tokens), std::numeric_limits<int32_t>::max()));
+  const uint64_t opening = checked_.facts.opening != 0 ? checked_.facts.opening : affinity_;
+  const uint64_t end = mix64(blocks.empty() ? opening : blocks.back());
+  const auto touch = [&](WorkerId worker, int32_t rank) {
+    core_->registry.touched(worker, rank, blocks, block_tokens);
+    if (rest > 0) core_->registry.touched(worker, rank, {&end, 1}, rest);
+  };
+  if (pair()) touch(placement_.prefill, placement_.prefill_rank);
+  touch(placement_.answer, placement_.answer_rank);
 }
 
 // When the last placement was made.
