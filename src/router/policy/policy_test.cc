@@ -340,6 +340,52 @@ TEST(Policy, WaitsForAPrefixOnlyWhereComputingItAgainEvictsSomething) {
   EXPECT_EQ(choose_placement(all, request(1000), {}).answer, 0U);
 }
 
+// Where computing the prompt again costs nobody a thing but work_weight, evict_weight is the price
+// in full caches; between, it grows with them: what a queue for a prefix may cost.
+TEST(Policy, TheFullerCachesAreTheLongerARequestWaitsForItsPrefix) {
+  const auto longest_wait = [](double fullness, int64_t capacity, const PolicyOptions& options) {
+    auto all = pools(0, 0, 2);
+    const double of = capacity > 0 ? static_cast<double>(capacity) : options.assumed_capacity;
+    for (WorkerSnapshot& worker : all) {
+      worker.capacity_tokens = capacity;
+      worker.reusable_tokens = fullness * of;
+      worker.prefill_rate = 1000;
+    }
+    all[0].prefix_blocks = 62;
+    int64_t seconds = 0;
+    for (; seconds < 100; ++seconds) {
+      all[0].queued_tokens = 1000 * seconds;
+      if (choose_placement(all, request(1000), options).answer != 0) break;
+    }
+    return seconds;
+  };
+  PolicyOptions assumed;
+  assumed.assumed_capacity = 50'000;
+  for (const int64_t capacity : {int64_t{1} << 20, int64_t{0}}) {
+    for (const PolicyOptions& options : {PolicyOptions(), assumed}) {
+      // 992 tokens are held: so many seconds of work, at 1 + work_weight + evict_weight x fullness.
+      EXPECT_NEAR(static_cast<double>(longest_wait(0, capacity, options)), 5, 1) << capacity;
+      EXPECT_NEAR(static_cast<double>(longest_wait(0.5, capacity, options)), 13, 1) << capacity;
+      EXPECT_NEAR(static_cast<double>(longest_wait(1, capacity, options)), 21, 1) << capacity;
+      EXPECT_NEAR(static_cast<double>(longest_wait(50, capacity, options)), 21, 1) << capacity;
+    }
+  }
+}
+
+TEST(Policy, WhereCachesAreEmptyOrHalfFullTheHitStillOutweighsAffinity) {
+  for (const double reusable : {0.0, 0.5 * (1 << 20)}) {
+    auto all = pools(3, 1);
+    for (WorkerSnapshot& worker : all) worker.reusable_tokens = reusable;
+    const auto ask = request(4000);
+    const WorkerId home = choose_placement(all, ask, {}).prefill;
+    const WorkerId other = (home + 1) % 3;
+    all[other].prefix_blocks = 200;
+    EXPECT_EQ(choose_placement(all, ask, {}).prefill, other) << reusable;
+    all[other].queued_tokens = 100000;
+    EXPECT_EQ(choose_placement(all, ask, {}).prefill, home) << reusable;
+  }
+}
+
 TEST(Policy, RoundRobinGoesRound) {
   PolicyOptions options;
   options.kind = PolicyKind::kRoundRobin;

@@ -29,7 +29,7 @@ class PoolView {
       mean_rate_ += std::max(worker.prefill_rate, 1.0);
       const double capacity = worker.capacity_tokens > 0
                                   ? static_cast<double>(worker.capacity_tokens)
-                                  : options_.assumed_capacity;
+                                  : std::max(options_.assumed_capacity, 1.0);
       fullness_ += std::min(worker.reusable_tokens / capacity, 1.0);
       groups_ = std::max<size_t>(groups_, worker.group + 1);
     }
