@@ -30,6 +30,7 @@ constexpr Constant kConstants[] = {
     {"affinity_credit", &router::PolicyOptions::affinity_credit},
     {"work_weight", &router::PolicyOptions::work_weight},
     {"evict_weight", &router::PolicyOptions::evict_weight},
+    {"assumed_capacity", &router::PolicyOptions::assumed_capacity},
     {"hot_factor", &router::PolicyOptions::hot_factor},
     {"hot_requests", &router::PolicyOptions::hot_requests},
     {"spread_weight", &router::PolicyOptions::spread_weight},
@@ -68,6 +69,7 @@ struct Flags {
   std::string crowding = "0.02";
   int32_t max_running = 256;
   int32_t kv_tokens = 1 << 20;
+  bool untold = false;
   bool separate = false;
   std::string speed = "1";
   int32_t limit = 0;
@@ -105,6 +107,9 @@ void Flags::declare(config::Options& options) {
   options.value(crowding, "crowding", "SHARE", "how much longer it is for each further sequence");
   options.value(max_running, "max-running", "N", "sequences that decode at once", 1, 1 << 20);
   options.value(kv_tokens, "kv-tokens", "N", "KV memory of a worker", 1, 1 << 30);
+  options.flag(untold, "untold-capacity",
+               "workers do not tell their KV memory, as other engines' do not: the policy takes "
+               "its assumed_capacity");
   options.flag(separate, "separate-devices",
                "a unified worker computes prompts beside its decode steps, as `tandem mock` does; "
                "else they take turns");
@@ -141,6 +146,7 @@ Result<sim::RouterSetup> Flags::setup() const {
   made.engine.crowding = crowding_number;
   made.engine.max_running = max_running;
   made.engine.kv_tokens = kv_tokens;
+  made.tells_capacity = !untold;
   made.engine.shared_device = !separate;
   made.sessions_at_once = sessions;
   made.capacity = {int64_t{max_inflight} * (unified + decode),

@@ -97,7 +97,7 @@ class Simulation {
         role == WorkerRole::kUnified ? 0 : static_cast<uint32_t>(index % setup_.groups);
     node->snapshot.key =
         mix(router::stable_hash("http://worker-" + std::to_string(id)), setup_.seed);
-    node->snapshot.capacity_tokens = spec.kv_tokens;
+    if (setup_.tells_capacity) node->snapshot.capacity_tokens = spec.kv_tokens;
     node->snapshot.decode_step_seconds = spec.step_seconds;
     node->engine.cache_changed = [this, id] { note_cache_events(id); };
     workers_.push_back(std::move(node));

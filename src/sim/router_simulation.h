@@ -33,6 +33,7 @@ struct RouterSetup {
   int32_t decode = 0;
   int32_t groups = 1;  // pairs are made within one
   EngineSpec engine;
+  bool tells_capacity = true;    // else the policy takes its assumed_capacity
   router::PolicyOptions policy;  // its kind is the RouterPolicy's
   CacheAwareOptions cache_aware;
   router::AdmissionOptions admission;
