@@ -65,7 +65,7 @@ TEST_F(BlockCacheTest, ABlockHoldsWhatItIsTakenForWhateverMallocMakes) {
         }
       }
       // What one of them was kept as, and what comes next to it.
-      const size_t held = ::malloc_usable_size(blocks.front());
+      const size_t held = ::malloc_usable_size(blocks.back());
       for (const size_t again : {size, held - 16, held, held + 1, held + 8, held + 16}) {
         for (void*& block : blocks) {
           block = ::operator new(again);
