@@ -135,7 +135,7 @@ def test_sigterm_of_a_worker_drains_its_running_streams(slow, role):
     with concurrent.futures.ThreadPoolExecutor() as pool:
         stream = pool.submit(chat, slow.url, "go", stream=True, max_tokens=100)
         decode = slow.roles["decode"][0]
-        wait_until(lambda: metrics(decode.url)["tandem_num_requests_running"] == 1, 10, "the stream where it decodes")
+        wait_until(lambda: decode.metrics()["tandem_num_requests_running"] == 1, 10, "the stream where it decodes")
         worker = slow.roles[role][0]
         worker.signal(signal.SIGTERM)
         wait_until(lambda: request(slow.url, "GET", "/ready").status == 503, 5, "not ready without the worker")
