@@ -111,8 +111,7 @@ TEST_F(ClientTest, AnEndThatHasArrivedFreesTheConnectionWithoutWaiting) {
     const auto call = client_->call(request("/x"));
     EXPECT_FALSE(call->finish());
     EXPECT_TRUE(co_await call->head());
-    co_await reactor_.sleep(20ms);
-    EXPECT_TRUE(call->finish());
+    for (int i = 0; i < 1000 && !call->finish(); ++i) co_await reactor_.sleep(2ms);
     EXPECT_TRUE(call->finish());
     EXPECT_EQ(client_->idle_connections(), 1U);
     const auto nothing = co_await call->read_some();

@@ -12,7 +12,8 @@ void linear_i8_amx(const LinearI8& params);
 void linear_bf16_amx(const LinearBf16& params);
 
 // Products in BF16 for pages of BF16 and of one-byte codes; other pages, and blocks that are no
-// multiple of sixteen tokens, as attention_avx512(). Merged by merge_attention_avx512().
+// multiple of sixteen tokens, as attention_avx512(). Denormals likewise. Merged by
+// merge_attention_avx512().
 void attention_amx(const AttentionTile& tile);
 
 }  // namespace tandem::ops::cpu

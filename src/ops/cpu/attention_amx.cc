@@ -112,11 +112,7 @@ inline void round_queries(const AttentionTile& t, const Scratch& s, float factor
   const int32_t dim = padded(t);
   const __m512 scale = _mm512_set1_ps(t.scale * factor * kLog2E);
   for (int32_t i = 0; i < t.pair_count; ++i) {
-    const int32_t pair = t.pair_begin + i;
-    const int32_t row = t.shared != nullptr ? t.shared[i].row : pair / t.group;
-    const int32_t in_group = t.shared != nullptr ? t.shared[i].head : pair % t.group;
-    const size_t head = static_cast<size_t>(t.kv_head) * t.group + in_group;
-    const float* q = t.q + row * t.stride_q + head * t.head_dim;
+    const float* q = query_of(t, i);
     uint16_t* out = queries_of(s) + i * dim;
     for (int32_t d = 0; d < dim; d += kDepth) {
       const int32_t left = t.head_dim - d;

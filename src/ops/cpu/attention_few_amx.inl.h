@@ -31,26 +31,37 @@ class TileDenormals {
   unsigned before_;
 };
 
-// sums[m][c] += even + odd, which start again from zero.
+// The sums of kRows pairs times kCount vectors: those of a step's even and odd numbers, and the
+// running ones.
 template <int kRows, int kCount>
-inline void end_step(Vec (&even)[kRows][kCount], Vec (&odd)[kRows][kCount],
-                     Vec (&sums)[kRows][kCount]) {
+struct StepSums {
+  Vec even[kRows][kCount];
+  Vec odd[kRows][kCount];
+  Vec all[kRows][kCount];
+
+  StepSums() {
+    clear(even);
+    clear(odd);
+    clear(all);
+  }
+
+  void end_step() {
 #pragma clang loop unroll(full)
-  for (int m = 0; m < kRows; ++m) {
+    for (int m = 0; m < kRows; ++m) {
 #pragma clang loop unroll(full)
-    for (int c = 0; c < kCount; ++c) {
-      sums[m][c] = add(sums[m][c], add(even[m][c], odd[m][c]));
-      even[m][c] = zero();
-      odd[m][c] = zero();
+      for (int c = 0; c < kCount; ++c) {
+        all[m][c] = add(all[m][c], add(even[m][c], odd[m][c]));
+        even[m][c] = zero();
+        odd[m][c] = zero();
+      }
     }
   }
-}
 
-template <int kRows, int kCount>
-inline void store_sums(const Vec (&sums)[kRows][kCount], float* out, size_t stride) {
+  void store(float* out, size_t stride) const {
 #pragma clang loop unroll(full)
-  for (int m = 0; m < kRows; ++m) store_vectors<kCount, BF16>(out + m * stride, sums[m]);
-}
+    for (int m = 0; m < kRows; ++m) store_vectors<kCount, BF16>(out + m * stride, all[m]);
+  }
+};
 
 // Calls tile(an integral constant) with the number of pairs.
 template <typename Tile>
@@ -78,12 +89,7 @@ inline void score_few(const AttentionTile& t, const Span& span, int32_t c, const
     ahead[i] = ahead_of<BF16>(t, span, c + 16 * i, true);
   }
   const auto stride = static_cast<size_t>(t.block_tokens);
-  Vec even[kRows][kCount];
-  Vec odd[kRows][kCount];
-  Vec sums[kRows][kCount];
-  clear(even);
-  clear(odd);
-  clear(sums);
+  StepSums<kRows, kCount> sums;
   for (int32_t begin = 0; begin < t.head_dim; begin += 32) {
     const int32_t end = t.head_dim - begin < 32 ? t.head_dim : begin + 32;
     for (int32_t d = begin; d < end; d += 2) {
@@ -93,12 +99,12 @@ inline void score_few(const AttentionTile& t, const Span& span, int32_t c, const
       for (int i = 0; i < kCount; ++i) ask_for(ahead[i] + d * 32);
       load_vectors<kCount, BF16>(keys, d * stride, first);
       load_vectors<kCount, BF16>(keys, (d + 1) * stride, second);
-      multiply(first, q + d, dim, even);
-      multiply(second, q + d + 1, dim, odd);
+      multiply(first, q + d, dim, sums.even);
+      multiply(second, q + d + 1, dim, sums.odd);
     }
-    end_step(even, odd, sums);
+    sums.end_step();
   }
-  store_sums(sums, scores + c, kSpanTokens);
+  sums.store(scores + c, kSpanTokens);
 }
 
 inline void score_few(const AttentionTile& t, const Scratch& s, const Span& span) {
@@ -141,12 +147,7 @@ inline void find_rows(const AttentionTile& t, const Span& span, const uint16_t* 
 template <int kRows, int kCount>
 inline void weigh_few(const AttentionTile& t, const ValueRows& rows, const float* weights,
                       int32_t d, float* out, size_t stride_out) {
-  Vec even[kRows][kCount];
-  Vec odd[kRows][kCount];
-  Vec sums[kRows][kCount];
-  clear(even);
-  clear(odd);
-  clear(sums);
+  StepSums<kRows, kCount> sums;
   const size_t step = static_cast<size_t>(t.head_dim) * sizeof(uint16_t);
   for (int32_t begin = rows.begin; begin < rows.end; begin += 32) {
     for (int32_t token = begin; token < begin + 32; token += 2) {
@@ -165,12 +166,12 @@ inline void weigh_few(const AttentionTile& t, const ValueRows& rows, const float
       Vec second[kCount];
       load_vectors<kCount, BF16>(places[0], 0, first);
       load_vectors<kCount, BF16>(places[1], 0, second);
-      multiply(first, weights + token, kSpanTokens, even);
-      multiply(second, weights + token + 1, kSpanTokens, odd);
+      multiply(first, weights + token, kSpanTokens, sums.even);
+      multiply(second, weights + token + 1, kSpanTokens, sums.odd);
     }
-    end_step(even, odd, sums);
+    sums.end_step();
   }
-  store_sums(sums, out, stride_out);
+  sums.store(out, stride_out);
 }
 
 static_assert(kFewPairs * kSpanTokens <= kSpanTokens * 16, "the panel holds their weights");

@@ -117,15 +117,20 @@ inline Span span_at(const Range& range, int32_t begin) {
           .end = range.end};
 }
 
+// A pair's query, head_dim floats.
+inline const float* query_of(const AttentionTile& t, int32_t i) {
+  const int32_t pair = t.pair_begin + i;
+  const int32_t row = t.shared != nullptr ? t.shared[i].row : pair / t.group;
+  const int32_t in_group = t.shared != nullptr ? t.shared[i].head : pair % t.group;
+  const size_t head = static_cast<size_t>(t.kv_head) * t.group + in_group;
+  return t.q + row * t.stride_q + head * t.head_dim;
+}
+
 // `factor` is that of the loader.
 inline void load_queries(const AttentionTile& t, const Scratch& s, float factor) {
   const float scale = t.scale * factor;
   for (int32_t i = 0; i < t.pair_count; ++i) {
-    const int32_t pair = t.pair_begin + i;
-    const int32_t row = t.shared != nullptr ? t.shared[i].row : pair / t.group;
-    const int32_t in_group = t.shared != nullptr ? t.shared[i].head : pair % t.group;
-    const size_t head = static_cast<size_t>(t.kv_head) * t.group + in_group;
-    const float* q = t.q + row * t.stride_q + head * t.head_dim;
+    const float* q = query_of(t, i);
     for (int32_t d = 0; d < t.head_dim; ++d) s.q[i * s.dim + d] = q[d] * scale;
     for (size_t d = t.head_dim; d < s.dim; ++d) s.q[i * s.dim + d] = 0;
   }

@@ -23,26 +23,30 @@ int32_t result() {
   return sums[0];
 }
 
+// `products`: kProducts of tiles 4 and 5, whose depth is so many rows.
+template <typename Products>
+int32_t repeat(int64_t rounds, int32_t depth_rows, Products products) {
+  load_config(depth_rows);
+  for (int64_t i = 0; i < rounds; ++i) products();
+  return result();
+}
+
 int32_t int8_dots(int64_t rounds) {
-  load_config(8);
-  for (int64_t i = 0; i < rounds; ++i) {
+  return repeat(rounds, 8, [] {
     _tile_dpbssd(0, 4, 5);
     _tile_dpbssd(1, 4, 5);
     _tile_dpbssd(2, 4, 5);
     _tile_dpbssd(3, 4, 5);
-  }
-  return result();
+  });
 }
 
 float bf16_dots(int64_t rounds) {
-  load_config(16);
-  for (int64_t i = 0; i < rounds; ++i) {
+  return static_cast<float>(repeat(rounds, 16, [] {
     _tile_dpbf16ps(0, 4, 5);
     _tile_dpbf16ps(1, 4, 5);
     _tile_dpbf16ps(2, 4, 5);
     _tile_dpbf16ps(3, 4, 5);
-  }
-  return static_cast<float>(result());
+  }));
 }
 
 }  // namespace
