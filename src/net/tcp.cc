@@ -5,6 +5,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "net/stream.h"
 
@@ -130,6 +131,19 @@ class TcpListener final : public Listener {
   tcp::acceptor acceptor_;
 };
 
+// Waiting for a connection arms its descriptor for writability too, and Asio leaves that armed:
+// each wait for bytes, which arms it anew, would be answered at once by an event that nobody asked
+// for. Registered anew, it is armed for reading alone.
+tcp::socket registered_anew(tcp::socket socket, const tcp& protocol) {
+  tcp::socket made(socket.get_executor());
+  error_code error;
+  const auto descriptor = socket.release(error);
+  if (error) return socket;
+  made.assign(protocol, descriptor, error);
+  if (error) ::close(descriptor);
+  return made;
+}
+
 // One attempt to connect: resolve (names only), try the addresses in order, stop at the limit.
 class Connect final : public std::enable_shared_from_this<Connect> {
  public:
@@ -182,14 +196,16 @@ class Connect final : public std::enable_shared_from_this<Connect> {
     }
     error_code ignored;
     socket_.close(ignored);
-    socket_.async_connect(endpoints_[next_++],
-                          [self = shared_from_this()](const error_code& error) {
-                            if (self->done_) return self->finish();
-                            if (error) return self->try_next(error);
-                            self->done_ = true;
-                            self->result_ = std::make_unique<TcpStream>(std::move(self->socket_));
-                            self->finish();
-                          });
+    socket_.async_connect(
+        endpoints_[next_++], [self = shared_from_this()](const error_code& error) {
+          if (self->done_) return self->finish();
+          if (error) return self->try_next(error);
+          self->done_ = true;
+          const tcp protocol = self->endpoints_[self->next_ - 1].protocol();
+          self->result_ =
+              std::make_unique<TcpStream>(registered_anew(std::move(self->socket_), protocol));
+          self->finish();
+        });
   }
 
   void finish() {

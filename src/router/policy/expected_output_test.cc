@@ -189,6 +189,17 @@ TEST(RecentTokens, StayBoundedAndGoOnCounting) {
   EXPECT_EQ(recent.of_ten_minutes(now), (1000 + 100000 + 30000) * 512.0);
 }
 
+TEST(RecentTokens, OnesThatExpiredMakeRoomWhileOthersComeAndGo) {
+  RecentTokens recent;
+  for (int slot = 0; slot < 400; ++slot) {
+    const TimePoint now{std::chrono::seconds(100 + slot * 5)};
+    // In ten minutes as many different ones as are remembered, less a twentieth.
+    const auto blocks = blocks_of(static_cast<uint64_t>(slot), 1040);
+    for (int twice = 0; twice < 2; ++twice) recent.touch(blocks, 512, now);
+    ASSERT_EQ(recent.of_ten_minutes(now), std::min(slot + 1, 120) * 1040 * 512.0) << slot;
+  }
+}
+
 TEST(ReportedLoad, OursCountsOnceOthersAsLastReported) {
   ReportedLoad load;
   EXPECT_EQ(load.total(500), 500);

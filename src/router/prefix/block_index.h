@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "router/prefix/flat_table.h"
+#include "numerics/flat_table.h"
 #include "router/prefix/prefix_hash.h"
 
 namespace tandem::router {

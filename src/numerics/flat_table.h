@@ -14,7 +14,7 @@
 
 #include "numerics/mix.h"
 
-namespace tandem::router {
+namespace tandem {
 
 template <int kShift, int kShardBits>
 class FlatTable {
@@ -131,4 +131,4 @@ class FlatTable {
   size_t bytes_ = 0;
 };
 
-}  // namespace tandem::router
+}  // namespace tandem
