@@ -133,7 +133,7 @@ soak)
   part "JSON-Schema-Test-Suite" build/venv/bin/python scripts/reference/json_schema_suite.py --program build/release/bench_grammar --fetch build/suite
   part "random schemas" build/venv/bin/python scripts/reference/json_schema_random.py models/smollm2-135m-instruct.Q4_1.gguf
   part "full end-to-end tests" end_to_end build/release/tandem "quick or full or soak"
-  part "address and undefined sanitizer build" build asan
+  part "address and undefined sanitizer build" build asan all model_test
   part "unit tests under address and undefined sanitizers" unit asan
   part "end-to-end soak under address and undefined sanitizers" env_sanitized end_to_end build/asan/tandem "quick or soak" "${address_sanitized[@]}" tests/e2e/test_router_chaos.py
   part "fuzzers, a minute each" fuzz 60
