@@ -340,7 +340,7 @@ Status run(const Flags& flags) {
     return write_json(flags, flags.shape, ceilings, rows);
   }
   model::ModelOptions options;
-  options.numerics = flags.numerics == "exact" ? model::Numerics::kExact : model::Numerics::kFast;
+  options.numerics = model::numerics_of(flags.numerics);
   options.threads = flags.threads;
   if (!flags.kv_dtype.empty()) options.kv_dtype = ops::parse_kv_dtype(flags.kv_dtype);
   const auto batches = numbers(flags.batches);
@@ -383,7 +383,7 @@ int main_of(const std::vector<std::string>& arguments) {
   options.value(flags.threads, "threads", "N", "compute threads; 0: all cores", 0, 256);
   options.value(flags.rounds, "rounds", "N", "measurements of each row, in turn; the median counts",
                 1, 99);
-  options.choice(flags.numerics, "numerics", {"fast", "exact"}, "as `tandem worker` has it");
+  options.choice(flags.numerics, "numerics", model::kNumericsWords, "as `tandem worker` has it");
   options.value(flags.kv_dtype, "kv-dtype", "NAME", "what pages hold; empty: the default");
   options.value(flags.ceilings, "ceilings", "LIST",
                 "memory read in GB/s, float32 and int8 in GOP/s, instead of measuring them");

@@ -38,8 +38,9 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
       "model, or scripted:FILE (a script that answers, for tests)",
       model_required);
   options.value(name, "served-model-name", "NAME", "id in /v1/models; else the file's name");
-  options.choice(numerics, "numerics", {"fast", "exact"},
-                 "fast: quantized activations; exact: float32, for references");
+  options.choice(numerics, "numerics", model::kNumericsWords,
+                 "fast: quantized activations; exact: float32, for references; bf16: weights as "
+                 "BF16, several times the memory, for prompts on machines with AMX");
   options.choice(
       kv_dtype, "kv-dtype", kKvDtypeWords,
       "what KV pages hold; auto: bf16, or f32 with exact numerics. fp8 (half of bf16) has "
@@ -144,7 +145,7 @@ Result<worker::WorkerOptions> WorkerFlags::worker_options() const {
   worker::WorkerOptions options;
   options.model.model = model;
   options.model.name = name;
-  options.model.numerics = numerics == "exact" ? model::Numerics::kExact : model::Numerics::kFast;
+  options.model.numerics = model::numerics_of(numerics);
   options.model.kv_dtype = kv_dtype_of(kv_dtype);
   TANDEM_TRY(accepts, protocol::parse_kv_accepts(kv_accept));
   options.kv_accepts = accepts;

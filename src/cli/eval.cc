@@ -29,7 +29,7 @@ struct Common {
   void declare(config::Options& options, const char* limited) {
     options.value(model, "model", "PATH",
                   "the model, run in this process: a path, ORG/NAME[:FILE] or scripted:FILE");
-    options.choice(numerics, "numerics", {"fast", "exact"},
+    options.choice(numerics, "numerics", model::kNumericsWords,
                    "fast: quantized activations; exact: float32");
     options.choice(kv_dtype, "kv-dtype", kKvDtypeWords,
                    "what KV pages hold; auto: bf16, or f32 with exact numerics");
@@ -49,7 +49,7 @@ struct Common {
     TANDEM_TRY(found, hub::find_model(model, hub::default_models_directory()));
     options.model = found.path;
     options.name = found.name;
-    options.numerics = numerics == "exact" ? model::Numerics::kExact : model::Numerics::kFast;
+    options.numerics = model::numerics_of(numerics);
     options.kv_dtype = kv_dtype_of(kv_dtype);
     options.threads = thread_count();
     options.prefill_chunk = prefill_chunk;

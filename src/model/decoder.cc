@@ -74,7 +74,9 @@ class Decoder final : public Model {
   }
   std::string numeric_path() const override {
     return std::string("cpu-") + executor_.kernels().name +
-           (numerics_ == Numerics::kExact ? "-exact-" : "-fast-") +
+           (numerics_ == Numerics::kExact  ? "-exact-"
+            : numerics_ == Numerics::kBf16 ? "-bf16-"
+                                           : "-fast-") +
            std::to_string(ops::cpu::kKernelVersion) + (weights_.forms.bf16 ? "-pairs" : "") +
            (spec_.long_rope ? "-long" : "");
   }
@@ -297,6 +299,11 @@ Result<std::unique_ptr<Model>> load_decoder(weights::Checkpoint checkpoint, Deco
     return internal_error("max_rows must be between 1 and 65536");
   TANDEM_TRY(kernels, options.isa.empty() ? ops::cpu::select_kernels()
                                           : ops::cpu::select_kernels(options.isa));
+  if (options.numerics == Numerics::kBf16 && kernels->linear_bf16 == nullptr) {
+    return make_error(400, "unsupported_numerics",
+                      "numerics bf16 needs fast products of BF16 (AMX, or AVX-512 on AMD), which "
+                      "this machine or TANDEM_ISA does not have; use fast");
+  }
   TANDEM_TRY(executor, ops::CpuExecutor::create(*kernels, options.threads, spec.config.head_dim));
   TANDEM_TRY(loaded, load_decoder_weights(checkpoint, spec, executor, options.numerics));
   DecoderBuffers buffers(spec, options.max_rows, loaded.forms);

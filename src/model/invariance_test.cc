@@ -44,12 +44,16 @@ std::vector<Case> cases() {
   for (const std::string& isa : machine_isas()) {
     all.push_back({Numerics::kExact, isa});
     all.push_back({Numerics::kFast, isa});
+    if ((*ops::cpu::select_kernels(isa))->linear_bf16 != nullptr)
+      all.push_back({Numerics::kBf16, isa});
   }
   return all;
 }
 
 std::string case_name(const testing::TestParamInfo<Case>& info) {
-  return info.param.isa + (info.param.numerics == Numerics::kExact ? "_exact" : "_fast");
+  return info.param.isa + (info.param.numerics == Numerics::kExact  ? "_exact"
+                           : info.param.numerics == Numerics::kBf16 ? "_bf16"
+                                                                    : "_fast");
 }
 
 class InvarianceTest : public testing::TestWithParam<Case> {};
@@ -170,7 +174,9 @@ TEST(Invariance, SmolLm2ChunksAndThreadsDoNotChangeABit) {
     GTEST_SKIP() << "models/smollm2-135m-instruct.Q4_1.gguf is absent; run scripts/fetch-model.sh "
                     "smollm2-135m";
   }
-  for (const Numerics numerics : {Numerics::kExact, Numerics::kFast}) {
+  for (const Numerics numerics : {Numerics::kExact, Numerics::kFast, Numerics::kBf16}) {
+    if (numerics == Numerics::kBf16 && (*ops::cpu::select_kernels())->linear_bf16 == nullptr)
+      continue;
     const auto load = [&](int threads) {
       return std::move(*load_model(smollm2_path(), options(numerics, "", threads, 300)));
     };

@@ -35,6 +35,15 @@ TEST(LoadLlama, ReadsTheConfiguration) {
   EXPECT_GT((*model)->memory().weights, 64U * 300 * 4);
 }
 
+TEST(LoadLlama, SaysWhatBf16NumericsNeed) {
+  const auto model =
+      load_bytes(make_tiny_llama({}),
+                 {.numerics = Numerics::kBf16, .threads = 1, .max_rows = 8, .isa = "scalar"});
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code, "unsupported_numerics");
+  EXPECT_NE(model.error().message.find("AMX"), std::string::npos) << model.error().message;
+}
+
 TEST(LoadLlama, RefusesWhatItWouldRunWrongly) {
   const auto refused = [](weights::GgufWriter writer, const std::string& word) {
     const auto model = load_bytes(writer.finish());

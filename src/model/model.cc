@@ -4,6 +4,10 @@
 
 namespace tandem::model {
 
+Numerics numerics_of(std::string_view word) {
+  return word == "exact" ? Numerics::kExact : word == "bf16" ? Numerics::kBf16 : Numerics::kFast;
+}
+
 std::vector<PageGroup> Model::page_groups() const {
   PageGroup group;
   group.layers.resize(config().layers);

@@ -20,7 +20,10 @@ namespace tandem::model {
 enum class Numerics : uint8_t {
   kExact,  // float32 activations; for tests and references
   kFast,   // quantized activations; the default
+  kBf16,   // weights and activations rounded to BF16, except the output matrix's: for prompts
 };
+inline const std::vector<std::string> kNumericsWords = {"fast", "exact", "bf16"};
+Numerics numerics_of(std::string_view word);  // one of kNumericsWords
 
 // What a model's pages hold unless something else is asked for.
 constexpr ops::KvDtype default_kv_dtype(Numerics numerics) {

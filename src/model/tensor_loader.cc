@@ -20,21 +20,26 @@ Result<const weights::Tensor*> TensorLoader::tensor(const std::string& name, int
 }
 
 Result<ops::PackedMatrix> TensorLoader::matrix_rows(const std::string& name, int32_t total,
-                                                    int32_t columns, int32_t begin, int32_t rows) {
+                                                    int32_t columns, int32_t begin, int32_t rows,
+                                                    RowsOfX rows_of_x) {
   TANDEM_TRY(found, tensor(name, total, columns));
   const size_t row_bytes = weights::row_bytes(found->format, columns);
-  const bool fast = numerics_ == Numerics::kFast;
+  const bool fast = numerics_ != Numerics::kExact;
+  ops::Pairs pairs = ops::Pairs::kNone;
+  if (fast && executor_.kernels().linear_bf16 != nullptr) {
+    pairs = numerics_ == Numerics::kBf16 && rows_of_x == RowsOfX::kMany ? ops::Pairs::kAll
+                                                                        : ops::Pairs::kF16AndBf16;
+  }
   auto packed = ops::PackedMatrix::pack(found->format, rows, columns,
                                         found->bytes.subspan(static_cast<size_t>(begin) * row_bytes,
                                                              static_cast<size_t>(rows) * row_bytes),
-                                        executor_.threads(), &arena_,
-                                        fast && executor_.kernels().linear_bf16 != nullptr);
+                                        executor_.threads(), &arena_, pairs);
   if (!packed) return packed;
-  const bool pairs = packed->view().pairs;
-  const bool int8 = fast && ops::has_int8_kernel(found->format);
-  forms_.bf16 = forms_.bf16 || pairs;
+  const bool bf16 = packed->view().pairs;
+  const bool int8 = fast && !bf16 && ops::has_int8_kernel(found->format);
+  forms_.bf16 = forms_.bf16 || bf16;
   forms_.int8 = forms_.int8 || int8;
-  forms_.f32 = forms_.f32 || (!pairs && !(int8 && columns % 32 == 0));
+  forms_.f32 = forms_.f32 || (!bf16 && !(int8 && columns % 32 == 0));
   bytes_ += packed->bytes();
   return packed;
 }

@@ -24,6 +24,10 @@ struct InputForms {
   bool bf16 = false;
 };
 
+// What a matrix is multiplied with. With Numerics::kBf16 one for few rows keeps its format, of
+// which less is to be read.
+enum class RowsOfX : uint8_t { kMany, kFew };
+
 class TensorLoader {
  public:
   // All three outlive the loader; `arena` also the matrices, whose memory it is.
@@ -35,7 +39,8 @@ class TensorLoader {
   Result<const weights::Tensor*> tensor(const std::string& name, int32_t rows, int32_t columns);
   // Rows [begin, begin + rows) of a tensor of `total` rows, packed.
   Result<ops::PackedMatrix> matrix_rows(const std::string& name, int32_t total, int32_t columns,
-                                        int32_t begin, int32_t rows);
+                                        int32_t begin, int32_t rows,
+                                        RowsOfX rows_of_x = RowsOfX::kMany);
   // A vector decoded to float32.
   Result<std::vector<float>> vector(const std::string& name, int32_t size);
 

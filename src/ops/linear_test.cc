@@ -199,19 +199,21 @@ class PairsTest : public testing::TestWithParam<Format> {
 };
 
 TEST_P(PairsTest, PackedOrderHoldsTheRoundedValues) {
-  const TestMatrix matrix = make_matrix(GetParam(), 21, 37, 1, true);
+  const int32_t columns = weights::block_values(GetParam()) == 1 ? 37 : 768;
+  const TestMatrix matrix = make_matrix(GetParam(), 21, columns, 1, Pairs::kAll);
   for (int32_t row = 0; row < 21; ++row) {
-    for (int32_t k = 0; k < 37; ++k) {
+    for (int32_t k = 0; k < columns; ++k) {
       ASSERT_EQ(cpu::packed_weight(matrix.packed.view(), row / 16, row % 16, k),
-                matrix.decoded[static_cast<size_t>(row) * 37 + k]);
+                matrix.decoded[static_cast<size_t>(row) * columns + k]);
     }
   }
 }
 
 TEST_P(PairsTest, ProductsMatchDoublePrecisionAndNotTheOtherRowsOrThreads) {
   for (const int32_t columns : {1, 7, 40, 300, 768}) {
+    if (columns % weights::block_values(GetParam()) != 0) continue;
     for (const int32_t rows : {1, 23, 83, 290}) {
-      const TestMatrix matrix = make_matrix(GetParam(), rows, columns, 6, true);
+      const TestMatrix matrix = make_matrix(GetParam(), rows, columns, 6, Pairs::kAll);
       const int32_t m = 77;
       auto x = random_values(static_cast<size_t>(m) * columns, 7);
       Activations all = {.values = x.data(), .rows = m, .columns = columns};
@@ -244,7 +246,9 @@ TEST_P(PairsTest, ProductsMatchDoublePrecisionAndNotTheOtherRowsOrThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, PairsTest, testing::Values(Format::kF16, Format::kBF16),
+INSTANTIATE_TEST_SUITE_P(Formats, PairsTest,
+                         testing::Values(Format::kF32, Format::kF16, Format::kBF16, Format::kQ40,
+                                         Format::kQ41, Format::kQ80, Format::kQ6K, Format::kMXFP4),
                          [](const auto& info) {
                            return std::string(weights::format_name(info.param));
                          });

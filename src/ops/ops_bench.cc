@@ -41,7 +41,7 @@ const cpu::MachineLimits& limits() {
 // What activations are multiplied as.
 enum class Inputs { kFloat, kBf16, kInt8 };
 
-PackedMatrix random_matrix(Format format, int32_t rows, int32_t columns, bool bf16_pairs) {
+PackedMatrix random_matrix(Format format, int32_t rows, int32_t columns, Pairs pairs) {
   std::vector<std::byte> file(weights::row_bytes(format, columns) * rows);
   std::vector<float> values(columns);
   uint32_t state = 1;
@@ -53,7 +53,7 @@ PackedMatrix random_matrix(Format format, int32_t rows, int32_t columns, bool bf
   weights::quantize_row(format, values, std::span(file).first(size));
   for (int32_t row = 1; row < rows; ++row) std::memcpy(file.data() + row * size, file.data(), size);
   device::ComputeThreads threads(1);
-  return std::move(*PackedMatrix::pack(format, rows, columns, file, threads, nullptr, bf16_pairs));
+  return std::move(*PackedMatrix::pack(format, rows, columns, file, threads, nullptr, pairs));
 }
 
 // Rows of activations: state.range(0). Weights cycle through more memory than the caches hold, as
@@ -66,7 +66,8 @@ void linear_bench(benchmark::State& state, Format format, Inputs inputs) {
   std::vector<PackedMatrix> matrices;
   size_t bytes = 0;
   do {
-    matrices.push_back(random_matrix(format, kRows, kColumns, inputs == Inputs::kBf16));
+    matrices.push_back(random_matrix(format, kRows, kColumns,
+                                     inputs == Inputs::kBf16 ? Pairs::kF16AndBf16 : Pairs::kNone));
     bytes += matrices.back().bytes();
   } while (m == 1 && bytes < (size_t{256} << 20));
   std::vector<float> x(static_cast<size_t>(m) * kColumns, 0.5F);
@@ -228,7 +229,8 @@ void register_all() {
     };
     add("f32", Inputs::kFloat);
     if (has_int8_kernel(format)) add("i8", Inputs::kInt8);
-    if (fits_bf16_pairs(format) && kernels().linear_bf16 != nullptr) add("bf16", Inputs::kBf16);
+    if (packed_in_pairs(format, Pairs::kF16AndBf16) && kernels().linear_bf16 != nullptr)
+      add("bf16", Inputs::kBf16);
   }
   for (const KvDtype dtype : kAllKvDtypes) {
     const std::string name = "attention/" + std::string(kv_dtype_name(dtype));

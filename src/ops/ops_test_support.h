@@ -50,7 +50,7 @@ struct TestMatrix {
 };
 
 inline TestMatrix make_matrix(weights::Format format, int32_t rows, int32_t columns, uint32_t seed,
-                              bool bf16_pairs = false) {
+                              Pairs pairs = Pairs::kNone) {
   TestMatrix matrix;
   const auto values = random_values(static_cast<size_t>(rows) * columns, seed, 0.1F);
   const size_t size = weights::row_bytes(format, columns);
@@ -62,12 +62,11 @@ inline TestMatrix make_matrix(weights::Format format, int32_t rows, int32_t colu
     weights::quantize_row(format, std::span(values).subspan(at, columns), bytes);
     weights::dequantize_row(format, bytes, std::span(matrix.decoded).subspan(at, columns));
   }
-  if (bf16_pairs) {
+  if (packed_in_pairs(format, pairs)) {
     for (float& value : matrix.decoded) value = numerics::bf16_to_f32(numerics::f32_to_bf16(value));
   }
   device::ComputeThreads threads(1);
-  auto packed =
-      PackedMatrix::pack(format, rows, columns, matrix.file, threads, nullptr, bf16_pairs);
+  auto packed = PackedMatrix::pack(format, rows, columns, matrix.file, threads, nullptr, pairs);
   EXPECT_TRUE(packed);
   matrix.packed = std::move(*packed);
   return matrix;

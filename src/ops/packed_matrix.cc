@@ -48,12 +48,16 @@ void pack_pairs(Format format, const std::byte* row, int32_t columns, int lane, 
   uint16_t values[kAtOnce];
   for (int32_t begin = 0; begin < columns; begin += kAtOnce) {
     const int32_t count = std::min(kAtOnce, columns - begin);
-    std::memcpy(values, row + static_cast<size_t>(begin) * 2, static_cast<size_t>(count) * 2);
-    if (count % 2 != 0) values[count] = 0;
-    if (format == Format::kF16) {
-      for (int32_t i = 0; i < count; ++i)
-        values[i] = numerics::f32_to_bf16(numerics::f16_to_f32(values[i]));
+    const std::byte* from = row + weights::row_bytes(format, begin);
+    if (format == Format::kBF16) {
+      std::memcpy(values, from, static_cast<size_t>(count) * 2);
+    } else {
+      float wide[kAtOnce];
+      weights::dequantize_row(format, {from, weights::row_bytes(format, count)},
+                              {wide, static_cast<size_t>(count)});
+      for (int32_t i = 0; i < count; ++i) values[i] = numerics::f32_to_bf16(wide[i]);
     }
+    if (count % 2 != 0) values[count] = 0;
     std::byte* to = codes + static_cast<size_t>(begin) * 32 + lane * 4;
     for (int32_t i = 0; i < count; i += 2, to += 64) std::memcpy(to, values + i, 4);
   }
@@ -177,13 +181,13 @@ AlignedBytes allocate_aligned(size_t bytes) {
 Result<PackedMatrix> PackedMatrix::pack(Format format, int32_t rows, int32_t columns,
                                         std::span<const std::byte> data,
                                         device::ComputeThreads& threads, WeightArena* arena,
-                                        bool bf16_pairs) {
+                                        Pairs pairs) {
   const size_t row_size = weights::row_bytes(format, columns);
   assert(columns % weights::block_values(format) == 0);
   assert(data.size() == row_size * static_cast<size_t>(rows));
   PackedMatrix matrix;
   PackedView& view = matrix.view_;
-  view.pairs = bf16_pairs && fits_bf16_pairs(format);
+  view.pairs = packed_in_pairs(format, pairs);
   view.format = view.pairs ? Format::kBF16 : format;
   view.rows = rows;
   view.columns = columns;

@@ -112,16 +112,22 @@ struct PackedView {
   }
 };
 
+// Which formats are rounded to BF16 and packed in pairs, for Kernels::linear_bf16.
+enum class Pairs : uint8_t { kNone, kF16AndBf16, kAll };
+inline bool packed_in_pairs(weights::Format format, Pairs pairs) {
+  const bool wide = format == weights::Format::kF16 || format == weights::Format::kBF16;
+  return pairs == Pairs::kAll || (pairs == Pairs::kF16AndBf16 && wide);
+}
+
 class PackedMatrix {
  public:
   PackedMatrix() = default;
   // `data` holds rows * row_bytes(format, columns) bytes in file order. Packing is split over
   // `threads`. Its memory is `arena`'s, which has to outlive it, or its own when that is null.
-  // With `bf16_pairs` F16 and BF16 are rounded to BF16 and put in pairs, for Kernels::linear_bf16.
   // Error 500 "out_of_memory" when the memory cannot be had.
   static Result<PackedMatrix> pack(weights::Format format, int32_t rows, int32_t columns,
                                    std::span<const std::byte> data, device::ComputeThreads& threads,
-                                   WeightArena* arena = nullptr, bool bf16_pairs = false);
+                                   WeightArena* arena = nullptr, Pairs pairs = Pairs::kNone);
 
   const PackedView& view() const { return view_; }
   size_t bytes() const { return view_.group_bytes * static_cast<size_t>(view_.groups); }
@@ -134,10 +140,6 @@ class PackedMatrix {
 // Whether fast mode multiplies this format with int8 activations.
 inline bool has_int8_kernel(weights::Format format) {
   return weights::format_shape(format).quantized();
-}
-// Whether fast mode can multiply this format as BF16 pairs, where the kernels do.
-inline bool fits_bf16_pairs(weights::Format format) {
-  return format == weights::Format::kF16 || format == weights::Format::kBF16;
 }
 
 }  // namespace tandem::ops

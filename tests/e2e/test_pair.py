@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import json
+import os
+import pathlib
 
 import pytest
 
@@ -54,13 +56,49 @@ def compare_pair(launch, model, bodies, expected, numerics, chunk):
     server.end()
 
 
+def multiplies_bf16():
+    """Whether --numerics bf16 works here: AMX, or AVX-512 on AMD, at the level that is asked for."""
+    words = set(pathlib.Path("/proc/cpuinfo").read_text().split())
+    level = os.environ.get("TANDEM_ISA", "")
+    if "AuthenticAMD" in words:
+        return "avx512_bf16" in words and level in ("", "avx512")
+    return "amx_bf16" in words and level in ("", "amx")
+
+
+bf16 = pytest.mark.skipif(not multiplies_bf16(), reason="needs AMX, or AVX-512 on AMD, for --numerics bf16")
+
+
 @pytest.mark.quick
-@pytest.mark.parametrize("numerics, count, chunks", [("fast", 24, (16, 256)), ("exact", 6, (7,))])
+@pytest.mark.parametrize("numerics, count, chunks", [("fast", 24, (16, 256)), ("exact", 6, (7,)), pytest.param("bf16", 6, (7, 256), marks=bf16)])
 def test_the_pair_equals_one_worker(launch, model, numerics, count, chunks):
     bodies = requests(count, max_tokens=12, longest_sentences=10)
     expected = reference(launch, model, bodies, numerics)
     for chunk in chunks:
         compare_pair(launch, model, bodies, expected, numerics, chunk)
+
+
+@pytest.mark.quick
+@bf16
+def test_prompts_in_bf16_begin_the_same_answers(launch, model):
+    """Prefill workers with other numerics than the decode workers, which take their KV: `up` allows it by itself."""
+    bodies = requests(12, max_tokens=4, longest_sentences=10, seed=5)
+    plain = run(launch("plain", "up", model, "--port", "0").wait_ready().url, bodies, IN_FLIGHT)
+    server = launch("bf16", "up", model, "--port", "0", "--prefill-numerics", "bf16").wait_ready()
+    for again in (False, True):  # with KV that the decode worker has, it computes what is left itself
+        answers = run(server.url, bodies, IN_FLIGHT)
+        cached = [answer[2]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+        assert not again or min(cached) > 0, cached
+        same = sum(mine[0].split()[:1] == theirs[0].split()[:1] for mine, theirs in zip(answers, plain))
+        assert same >= len(bodies) // 2, (answers, plain)  # what is rounded differs, the model does not
+    server.end()
+
+
+@pytest.mark.quick
+def test_numerics_that_the_machine_lacks_are_an_error(launch, model):
+    server = launch("scalar", "worker", model, "--port", "0", "--numerics", "bf16", env={"TANDEM_ISA": "scalar"})
+    with pytest.raises(AssertionError):
+        server.wait_ready()
+    assert "numerics bf16 needs fast products of BF16" in server.log()
 
 
 @pytest.mark.quick

@@ -27,7 +27,8 @@ class Vllm:
         self.lives += 1
         venv, log = self.root / "build/peers/venv", self.directory / f"{self.role}-{self.lives}.log"
         config = (f'{{"kv_connector":"{self.connector}","kv_role":"{"kv_producer" if self.role == "prefill" else "kv_consumer"}",'
-                  '"kv_buffer_device":"cpu"}')
+                  # What a busy machine takes from one leg to the other may be more than the 30 seconds that blocks are kept for by default.
+                  '"kv_buffer_device":"cpu","kv_connector_extra_config":{"kv_lease_duration":240}}')
         command = [venv / "bin/vllm", "serve", self.root / "build/peers/model", "--served-model-name", "m", "--host", "127.0.0.1",
                    "--port", self.port, "--dtype", "bfloat16", "--max-model-len", 4096, "--enforce-eager",
                    "--enable-prompt-tokens-details", "--kv-transfer-config", config]
