@@ -147,8 +147,7 @@ TEST_P(InvarianceTest, OnlyRequestedRowsAreComputedAndTheyAreTheSame) {
   const auto tokens = random_tokens(40, spec.vocab, 6);
   const Logits all = run_chunks(*model, tokens, 40);
   auto runner = SequenceRunner::create(*model, 1, 48);
-  std::vector<int32_t> pages;
-  for (int32_t i = 0; i < 3; ++i) pages.push_back(i);
+  const std::vector<int32_t> pages = {0, 1, 2};
   const ops::SequenceRows rows[] = {
       {.first_row = 0, .row_count = 40, .first_position = 0, .pages = pages}};
   const int32_t wanted[] = {3, 17, 39};

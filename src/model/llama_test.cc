@@ -45,7 +45,7 @@ TEST(LoadLlama, SaysWhatBf16NumericsNeed) {
 }
 
 TEST(LoadLlama, RefusesWhatItWouldRunWrongly) {
-  const auto refused = [](weights::GgufWriter writer, const std::string& word) {
+  const auto refused = [](const weights::GgufWriter& writer, const std::string& word) {
     const auto model = load_bytes(writer.finish());
     ASSERT_FALSE(model) << word;
     EXPECT_NE(model.error().message.find(word), std::string::npos) << model.error().message;

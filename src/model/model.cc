@@ -16,8 +16,8 @@ std::vector<PageGroup> Model::page_groups() const {
 }
 
 const ops::KvScales& Model::kv_scales() const {
-  static const ops::KvScales ones;
-  return ones;
+  static const ops::KvScales kOnes;
+  return kOnes;
 }
 
 std::optional<int32_t> Model::find_adapter(std::string_view name) const {
