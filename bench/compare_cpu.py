@@ -101,7 +101,7 @@ class Tandem:
             lists = {"prefill": "", "decode": "", "batch": "", phase: str(number)}
             command = [self.options.build / "bench_engine", "--model", self.options.model, "--threads", self.options.threads, "--rounds", 1,
                        "--prefill", lists["prefill"], "--depths", lists["decode"], "--batches", lists["batch"], "--tokens", self.options.tokens,
-                       "--json", out.name]
+                       "--numerics", self.options.numerics, "--json", out.name]
             if self.ceilings:
                 command += ["--ceilings", self.ceilings]
             run(command, 1800)
@@ -126,8 +126,9 @@ class Tandem:
     def server(self, slots, context):
         del slots, context  # sequences and pages are the worker's own business
         port = free_port()
-        command = [self.options.build / "tandem", "up", self.options.model, "--unified", 1, "--prefill", 0, "--decode", 0, "--threads",
-                   self.options.threads, "--port", port, "--no-access-log", "--kv-memory", self.options.kv_memory]
+        workers = self.options.workers.split() or ["--unified", 1, "--threads", self.options.threads]
+        command = [self.options.build / "tandem", "up", self.options.model, *workers, "--numerics", self.options.numerics,
+                   "--port", port, "--no-access-log", "--kv-memory", self.options.kv_memory]
         with process(command, self.options.logs / "tandem.log"):
             yield f"http://127.0.0.1:{port}"
 
@@ -298,6 +299,8 @@ def parse():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64, help="decode steps of a measurement")
     parser.add_argument("--requests", type=int, default=64, help="of the server phase; agents: four times as many")
+    parser.add_argument("--numerics", default="fast", help="ours, as `tandem up` has it")
+    parser.add_argument("--workers", default="", metavar="FLAGS", help="ours in the server's phases, as `tandem up` wants them, instead of one unified worker")
     parser.add_argument("--kv-memory", default="1GiB")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--logs", type=pathlib.Path, default=ROOT / "build/compare")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Running streams while long prompts arrive at 70 % of the pair's prefill capacity: a prefill/decode pair (one core each)
 # against one unified worker on the same two cores, at several chunk sizes. Prints one table row for each.
-#   bench/pair_vs_unified.sh [MODEL]    SECONDS_EACH=60 STREAMS=4 PROMPT=1024 CHUNKS="32 64 128 256 512"
+#   bench/pair_vs_unified.sh [MODEL]    SECONDS_EACH=60 STREAMS=4 PROMPT=1024 CHUNKS="32 64 128 256 512" PAIR="--prefill-numerics bf16"
 set -euo pipefail
 cd "$(dirname "$0")/.."
 model=${1:-models/smollm2-135m-instruct.Q4_1.gguf}
@@ -17,7 +17,8 @@ start() {
   until grep -q '^listening on' "$folder/out"; do kill -0 "$server" || { cat "$folder/log"; exit 1; }; sleep 0.1; done
   url=$(sed -n 's/^listening on //p' "$folder/out")
 }
-start --prefill 1 --decode 1
+# shellcheck disable=SC2086  # words
+start --prefill 1 --decode 1 ${PAIR:-}
 capacity=$("$bench" "$url" --measure --prompt-tokens "$prompt")
 rate=$(awk -v c="$capacity" -v p="$prompt" 'BEGIN { printf "%.3f", 0.7 * c / p }')
 echo "pair's prefill capacity: $capacity tokens/s; prompts of $prompt tokens at $rate a second, $streams streams, $each s each"
