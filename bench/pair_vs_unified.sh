@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Running streams while long prompts arrive at 70 % of the pair's prefill capacity: a prefill/decode pair (one core each)
 # against one unified worker on the same two cores, at several chunk sizes. Prints one table row for each.
-#   bench/pair_vs_unified.sh [MODEL]    SECONDS_EACH=60 STREAMS=4 PROMPT=1024 CHUNKS="32 64 128 256 512" PAIR="--prefill-numerics bf16"
+#   bench/pair_vs_unified.sh [MODEL]    SECONDS_EACH=60 STREAMS=4 PROMPT=1024 CHUNKS="32 64 128 256 512" PAIR="--prompt-numerics bf16"
 set -euo pipefail
 cd "$(dirname "$0")/.."
 model=${1:-models/smollm2-135m-instruct.Q4_1.gguf}

@@ -41,6 +41,11 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
   options.choice(numerics, "numerics", model::kNumericsWords,
                  "fast: quantized activations; exact: float32, for references; bf16: weights as "
                  "BF16, several times the memory, for prompts on machines with AMX");
+  std::vector<std::string> words = {"same"};
+  words.insert(words.end(), model::kNumericsWords.begin(), model::kNumericsWords.end());
+  options.choice(prompt_numerics, "prompt-numerics", words,
+                 "--numerics of prompts: of a prefill worker's model, whose KV decode workers then "
+                 "take; a unified worker holds the weights twice");
   options.choice(
       kv_dtype, "kv-dtype", kKvDtypeWords,
       "what KV pages hold; auto: bf16, or f32 with exact numerics. fp8 (half of bf16) has "
@@ -96,6 +101,8 @@ std::vector<std::string> WorkerFlags::words() const {
       model,
       "--numerics",
       numerics,
+      "--prompt-numerics",
+      prompt_numerics,
       "--kv-dtype",
       kv_dtype,
       "--threads",
@@ -138,17 +145,24 @@ std::vector<std::string> WorkerFlags::words() const {
   return out;
 }
 
-Result<worker::WorkerOptions> WorkerFlags::worker_options() const {
+Result<worker::WorkerOptions> WorkerFlags::worker_options(worker::Role role) const {
   observe::set_log_level(log_level);
   if (block_tokens % 8 != 0)
     return make_error(400, "invalid_option", "--block-tokens: it must be a multiple of 8.");
   worker::WorkerOptions options;
   options.model.model = model;
   options.model.name = name;
+  options.role = role;
   options.model.numerics = model::numerics_of(numerics);
+  const model::Numerics prompts =
+      prompt_numerics == "same" ? options.model.numerics : model::numerics_of(prompt_numerics);
+  const bool apart = prompts != options.model.numerics;
+  if (role == worker::Role::kPrefill) options.model.numerics = prompts;
+  if (role == worker::Role::kUnified && apart) options.model.prompt_numerics = prompts;
   options.model.kv_dtype = kv_dtype_of(kv_dtype);
   TANDEM_TRY(accepts, protocol::parse_kv_accepts(kv_accept));
   options.kv_accepts = accepts;
+  if (role == worker::Role::kDecode && apart) options.kv_accepts |= protocol::kAcceptPath;
   options.model.threads =
       threads > 0 ? threads
                   : static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));

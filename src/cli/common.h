@@ -26,6 +26,7 @@ struct WorkerFlags {
   std::string model;
   std::string name;
   std::string numerics = "fast";
+  std::string prompt_numerics = "same";  // as `numerics`
   std::string kv_dtype = "auto";
   std::vector<std::string> kv_accept;
   int32_t threads = 0;  // 0: the cores, shared between this machine's workers
@@ -53,7 +54,7 @@ struct WorkerFlags {
   // The same options as words for a child process (model and numbers of this worker are the
   // caller's).
   std::vector<std::string> words() const;
-  Result<worker::WorkerOptions> worker_options() const;
+  Result<worker::WorkerOptions> worker_options(worker::Role role) const;
 };
 
 // Secret shared by router and workers: the environment's TANDEM_SECRET.

@@ -30,7 +30,6 @@ struct Pool {
   router::WorkerRole role;
   int32_t count;
   std::string kv_dtype;  // "same": what --kv-dtype says
-  std::string numerics = "same";
 };
 
 struct ModelChoice {
@@ -100,10 +99,7 @@ struct Planned {
 std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
                                   const std::vector<Pool>& pools, WorkerFlags flags,
                                   const std::string& secret, const std::string& sockets) {
-  const WorkerFlags common = flags;
-  const bool other_prompts = std::ranges::any_of(pools, [&](const Pool& pool) {
-    return pool.count > 0 && pool.numerics != "same" && pool.numerics != common.numerics;
-  });
+  const std::string kv_dtype = flags.kv_dtype;
   int32_t workers = 0;
   for (const Pool& pool : pools) workers += pool.count * static_cast<int32_t>(models.size());
   const auto cores = static_cast<int32_t>(std::max(1U, std::thread::hardware_concurrency()));
@@ -119,11 +115,7 @@ std::vector<Planned> plan_workers(const std::vector<ModelChoice>& models,
         ChildSpec spec;
         spec.name = prefix + pool.name + "-" + std::to_string(i);
         spec.words = {"worker"};
-        flags.kv_dtype = pool.kv_dtype == "same" ? common.kv_dtype : pool.kv_dtype;
-        flags.numerics = pool.numerics == "same" ? common.numerics : pool.numerics;
-        flags.kv_accept = common.kv_accept;
-        if (other_prompts && pool.role == router::WorkerRole::kDecode)
-          flags.kv_accept.emplace_back("path");
+        flags.kv_dtype = pool.kv_dtype == "same" ? kv_dtype : pool.kv_dtype;
         const auto words = flags.words();
         spec.words.insert(spec.words.end(), words.begin(), words.end());
         spec.words.insert(spec.words.end(), {"--role", pool.name});
@@ -234,18 +226,12 @@ int run_up(const Arguments& arguments) {
                 64);
   std::string prefill_kv_dtype = "same";
   std::string decode_kv_dtype = "same";
-  std::string prefill_numerics = "same";
   std::vector<std::string> words = {"same"};
   words.insert(words.end(), kKvDtypeWords.begin(), kKvDtypeWords.end());
   options.choice(prefill_kv_dtype, "prefill-kv-dtype", words,
                  "--kv-dtype of the prefill workers; same: as the others");
   options.choice(decode_kv_dtype, "decode-kv-dtype", words,
                  "--kv-dtype of the decode workers; same: as the others");
-  words = {"same"};
-  words.insert(words.end(), model::kNumericsWords.begin(), model::kNumericsWords.end());
-  options.choice(prefill_numerics, "prefill-numerics", words,
-                 "--numerics of the prefill workers, whose KV the decode workers then take; same: "
-                 "as the others");
   options.example("tandem up models/smollm2-135m-instruct.Q4_1.gguf");
   options.example(
       "tandem up model.gguf --port 9000 --prefill 1 --decode 2 --kv-memory 2G --api-key SECRET");
@@ -280,7 +266,7 @@ int run_up(const Arguments& arguments) {
   observe::set_log_name("router");
   const std::string secret = shared_secret().empty() ? numerics::random_hex(32) : shared_secret();
   const std::vector<Pool> pools = {
-      {"prefill", router::WorkerRole::kPrefill, prefill, prefill_kv_dtype, prefill_numerics},
+      {"prefill", router::WorkerRole::kPrefill, prefill, prefill_kv_dtype},
       {"decode", router::WorkerRole::kDecode, decode, decode_kv_dtype},
       {"unified", router::WorkerRole::kUnified, unified, "same"}};
   const PrivateFolder sockets;

@@ -115,9 +115,8 @@ int run_worker(const Arguments& arguments) {
   if (!faults) return report(faults.error());
   transports.faults = *faults;
   if (Status found = flags.find_model(); !found) return report(found.error());
-  auto made = flags.worker_options();
+  auto made = flags.worker_options(*worker::parse_role(role));
   if (!made) return report(made.error());
-  made->role = *worker::parse_role(role);
   made->host = host;
   made->port = port;
   made->handoff_listen = handoff_listen;

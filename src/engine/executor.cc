@@ -138,6 +138,7 @@ void Executor::gather(const DeviceJob& job, JobTiming& timing) {
     out.first_position = sequence.first_position;
     out.pages = sequence.pages;
     out.adapter = sequence.adapter;
+    out.prompt = sequence.prompt;
     tokens_.insert(tokens_.end(), sequence.tokens.begin(), sequence.tokens.end());
     timing.prompt_rows += out.row_count - 1;
     rows_.push_back(out);

@@ -7,6 +7,7 @@
 
 #include "model/adapter.h"
 #include "model/batch_check.h"
+#include "model/batch_run.h"
 #include "model/decoder_buffers.h"
 #include "model/decoder_weights.h"
 #include "model/page_groups.h"
@@ -18,9 +19,8 @@ namespace {
 
 using ops::Activations;
 
-Activations with_rows(Activations a, int32_t rows) {
-  a.rows = rows;
-  return a;
+std::string_view name_of(Numerics numerics) {
+  return numerics == Numerics::kExact ? "exact" : numerics == Numerics::kBf16 ? "bf16" : "fast";
 }
 
 const float* data_or_null(const std::vector<float>& values) {
@@ -36,14 +36,18 @@ struct AdapterRows {
 
 class Decoder final : public Model {
  public:
+  // `prompt_weights` are those of options.prompt_numerics, if there are any.
   Decoder(weights::Checkpoint checkpoint, DecoderSpec spec, DecoderWeights weights,
-          ops::CpuExecutor executor, DecoderBuffers buffers, const ModelOptions& options)
+          std::optional<DecoderWeights> prompt_weights, ops::CpuExecutor executor,
+          DecoderBuffers buffers, const ModelOptions& options)
       : checkpoint_(std::move(checkpoint)),
         spec_(std::move(spec)),
         weights_(std::move(weights)),
+        prompt_weights_(std::move(prompt_weights)),
         executor_(std::move(executor)),
         buffers_(std::move(buffers)),
         numerics_(options.numerics),
+        prompt_numerics_(options.prompt_numerics.value_or(options.numerics)),
         kv_dtype_(options.kv_dtype.value_or(default_kv_dtype(options.numerics))),
         max_rows_(options.max_rows),
         groups_(deal_page_groups(windows_of(spec_))),
@@ -63,7 +67,7 @@ class Decoder final : public Model {
   const ops::KvScales& kv_scales() const override { return weights_.kv_scales; }
   std::span<const AdapterInfo> adapters() const override { return adapter_infos_; }
   ModelMemory memory() const override {
-    size_t weights = weights_.bytes;
+    size_t weights = weights_.bytes + (prompt_weights_ ? prompt_weights_->bytes : 0);
     for (const Adapter& adapter : adapters_) weights += adapter.bytes;
     return {.weights = weights,
             .activations = buffers_.bytes() + executor_.scratch_bytes() +
@@ -73,12 +77,11 @@ class Decoder final : public Model {
     return page_layout_of(spec_.config, groups_, kv_dtype_, block_tokens);
   }
   std::string numeric_path() const override {
-    return std::string("cpu-") + executor_.kernels().name +
-           (numerics_ == Numerics::kExact  ? "-exact-"
-            : numerics_ == Numerics::kBf16 ? "-bf16-"
-                                           : "-fast-") +
-           std::to_string(ops::cpu::kKernelVersion) + (weights_.forms.bf16 ? "-pairs" : "") +
-           (spec_.long_rope ? "-long" : "");
+    const bool pairs = weights_.forms.bf16 || (prompt_weights_ && prompt_weights_->forms.bf16);
+    std::string path = std::string("cpu-") + executor_.kernels().name + "-";
+    if (prompt_weights_) path.append(name_of(prompt_numerics_)).append("+");
+    return path.append(name_of(numerics_)) + "-" + std::to_string(ops::cpu::kKernelVersion) +
+           (pairs ? "-pairs" : "") + (spec_.long_rope ? "-long" : "");
   }
 
   Status forward(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
@@ -86,6 +89,12 @@ class Decoder final : public Model {
   Result<int32_t> load_adapter(const std::string& name, const std::string& path) override;
 
  private:
+  // A batch whose sequences are all a prompt's or none, with `weights`.
+  void run(const ops::ForwardBatch& batch, const DecoderWeights& weights,
+           const ops::PageArenaView& pages, float* logits);
+  // The same for each run of such sequences of a batch.
+  void run_apart(const ops::ForwardBatch& batch, const ops::PageArenaView& pages, float* logits);
+  Activations with_rows(Activations a, int32_t rows) const;
   void prepare(const ops::ForwardBatch& batch, const ops::PageLayout& layout);
   void attention_block(int32_t layer, const ops::ForwardBatch& batch,
                        const ops::PageArenaView& pages);
@@ -99,9 +108,13 @@ class Decoder final : public Model {
   weights::Checkpoint checkpoint_;
   DecoderSpec spec_;
   DecoderWeights weights_;
+  std::optional<DecoderWeights> prompt_weights_;
+  const DecoderWeights* used_ = nullptr;  // in this pass
+  BatchRun run_;
   ops::CpuExecutor executor_;
   DecoderBuffers buffers_;
   Numerics numerics_;
+  Numerics prompt_numerics_;
   ops::KvDtype kv_dtype_;
   int32_t max_rows_;
   PageGroups groups_;
@@ -122,16 +135,48 @@ Status Decoder::forward(const ops::ForwardBatch& batch, const ops::PageArenaView
                             .max_rows = max_rows_,
                             .adapters = static_cast<int32_t>(adapters_.size())},
                            logits.size()));
+  if (batch.tokens.empty()) return {};
+  if (prompt_weights_) {
+    run_apart(batch, pages, logits.data());
+  } else {
+    run(batch, weights_, pages, logits.data());
+  }
+  return {};
+}
+
+void Decoder::run_apart(const ops::ForwardBatch& batch, const ops::PageArenaView& pages,
+                        float* logits) {
+  for (size_t begin = 0; begin < batch.sequences.size();) {
+    const bool prompt = batch.sequences[begin].prompt;
+    size_t end = begin + 1;
+    while (end < batch.sequences.size() && batch.sequences[end].prompt == prompt) ++end;
+    const ops::ForwardBatch part =
+        run_.take(batch, begin, end, static_cast<size_t>(spec_.config.hidden));
+    run(part, prompt ? *prompt_weights_ : weights_, pages, logits);
+    logits += part.logit_rows.size() * static_cast<size_t>(spec_.config.vocab);
+    begin = end;
+  }
+}
+
+Activations Decoder::with_rows(Activations a, int32_t rows) const {
+  a.rows = rows;
+  if (!used_->forms.int8) a.blocks = nullptr;
+  if (!used_->forms.bf16) a.bf16 = nullptr;
+  return a;
+}
+
+void Decoder::run(const ops::ForwardBatch& batch, const DecoderWeights& weights,
+                  const ops::PageArenaView& pages, float* logits) {
+  used_ = &weights;
   const auto rows = static_cast<int32_t>(batch.tokens.size());
-  if (rows == 0) return {};
   prepare(batch, pages.layout);
-  ops::embed(executor_, *weights_.embedding, spec_.embedding_scale, batch.tokens, buffers_.x);
+  ops::embed(executor_, *weights.embedding, spec_.embedding_scale, batch.tokens, buffers_.x);
   Activations normed = with_rows(buffers_.normed, rows);
-  normed.keep_values = weights_.forms.f32 || !adapter_rows_.empty();
+  normed.keep_values = weights.forms.f32 || !adapter_rows_.empty();
   const float epsilon = spec_.config.rms_eps;
   ops::Residual residual;
   for (int32_t i = 0; i < spec_.config.layers; ++i) {
-    const DecoderLayerWeights& w = weights_.layers[i];
+    const DecoderLayerWeights& w = weights.layers[i];
     ops::add_rms_norm(executor_, residual, buffers_.x, data_or_null(w.attention_norm), epsilon,
                       normed);
     attention_block(i, batch, pages);
@@ -140,8 +185,7 @@ Status Decoder::forward(const ops::ForwardBatch& batch, const ops::PageArenaView
     feed_forward_block(i, rows);
     residual = {buffers_.delta, data_or_null(w.ffn_post_norm)};
   }
-  finish(batch, residual, logits.data());
-  return {};
+  finish(batch, residual, logits);
 }
 
 void Decoder::prepare(const ops::ForwardBatch& batch, const ops::PageLayout& layout) {
@@ -177,7 +221,7 @@ void Decoder::adapt(int32_t layer, Projection projection, const Activations& x, 
 
 void Decoder::attention_block(int32_t layer, const ops::ForwardBatch& batch,
                               const ops::PageArenaView& pages) {
-  const DecoderLayerWeights& w = weights_.layers[layer];
+  const DecoderLayerWeights& w = used_->layers[layer];
   const DecoderLayer& facts = spec_.layers[layer];
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const int32_t q_columns = shape_.q_columns();
@@ -218,13 +262,13 @@ void Decoder::attention_block(int32_t layer, const ops::ForwardBatch& batch,
 }
 
 void Decoder::feed_forward_block(int32_t layer, int32_t rows) {
-  const DecoderLayerWeights& w = weights_.layers[layer];
+  const DecoderLayerWeights& w = used_->layers[layer];
   const Activations normed = with_rows(buffers_.normed, rows);
   Activations ffn = with_rows(buffers_.ffn, rows);
   const int32_t columns = spec_.config.ffn;
   const int32_t hidden = spec_.config.hidden;
   if (adapter_rows_.empty() && !spec_.ffn_bias) {
-    ffn.keep_values = weights_.forms.f32;
+    ffn.keep_values = used_->forms.f32;
     ops::gated_ffn(executor_, normed, w.gate, w.up, spec_.activation, buffers_.gate, buffers_.up,
                    ffn);
   } else {
@@ -250,8 +294,8 @@ void Decoder::finish(const ops::ForwardBatch& batch, const ops::Residual& residu
   Activations normed = with_rows(buffers_.normed, static_cast<int32_t>(batch.tokens.size()));
   normed.blocks = nullptr;
   normed.bf16 = nullptr;  // only the wanted rows are quantized, in predict()
-  ops::add_rms_norm(executor_, residual, buffers_.x, weights_.final_norm.data(),
-                    spec_.config.rms_eps, normed);
+  ops::add_rms_norm(executor_, residual, buffers_.x, used_->final_norm.data(), spec_.config.rms_eps,
+                    normed);
   const auto hidden = static_cast<size_t>(spec_.config.hidden);
   for (size_t i = 0; i < batch.hidden_rows.size(); ++i) {
     std::memcpy(batch.hidden_out.data() + i * hidden, normed.values + batch.hidden_rows[i] * hidden,
@@ -269,7 +313,7 @@ void Decoder::predict(std::span<const int32_t> rows, const Activations& normed, 
   }
   ops::quantize(executor_, last);
   const int32_t vocab = spec_.config.vocab;
-  const ops::LinearTarget out[] = {{&weights_.output, logits, static_cast<size_t>(vocab)}};
+  const ops::LinearTarget out[] = {{&used_->output, logits, static_cast<size_t>(vocab)}};
   ops::linear(executor_, last, out);
   if (spec_.final_softcap > 0) ops::soft_cap(executor_, spec_.final_softcap, count, vocab, logits);
 }
@@ -299,21 +343,33 @@ Result<std::unique_ptr<Model>> load_decoder(weights::Checkpoint checkpoint, Deco
     return internal_error("max_rows must be between 1 and 65536");
   TANDEM_TRY(kernels, options.isa.empty() ? ops::cpu::select_kernels()
                                           : ops::cpu::select_kernels(options.isa));
-  if (options.numerics == Numerics::kBf16 && kernels->linear_bf16 == nullptr) {
+  const bool bf16 =
+      options.numerics == Numerics::kBf16 || options.prompt_numerics == Numerics::kBf16;
+  if (bf16 && kernels->linear_bf16 == nullptr) {
     return make_error(400, "unsupported_numerics",
                       "numerics bf16 needs fast products of BF16 (AMX, or AVX-512 on AMD), which "
                       "this machine or TANDEM_ISA does not have; use fast");
   }
   TANDEM_TRY(executor, ops::CpuExecutor::create(*kernels, options.threads, spec.config.head_dim));
   TANDEM_TRY(loaded, load_decoder_weights(checkpoint, spec, executor, options.numerics));
-  DecoderBuffers buffers(spec, options.max_rows, loaded.forms);
+  std::optional<DecoderWeights> prompt_weights;
+  InputForms forms = loaded.forms;
+  if (options.prompt_numerics && *options.prompt_numerics != options.numerics) {
+    TANDEM_TRY(second, load_decoder_weights(checkpoint, spec, executor, *options.prompt_numerics));
+    forms.f32 = forms.f32 || second.forms.f32;
+    forms.int8 = forms.int8 || second.forms.int8;
+    forms.bf16 = forms.bf16 || second.forms.bf16;
+    prompt_weights = std::move(second);
+  }
+  DecoderBuffers buffers(spec, options.max_rows, forms);
   if (!buffers.valid()) {
     return make_error(500, "out_of_memory",
                       "no memory for activations of " + std::to_string(options.max_rows) + " rows");
   }
   checkpoint.release_resident();
   return std::make_unique<Decoder>(std::move(checkpoint), std::move(spec), std::move(loaded),
-                                   std::move(executor), std::move(buffers), options);
+                                   std::move(prompt_weights), std::move(executor),
+                                   std::move(buffers), options);
 }
 
 }  // namespace tandem::model

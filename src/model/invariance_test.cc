@@ -166,6 +166,62 @@ TEST_P(InvarianceTest, OnlyRequestedRowsAreComputedAndTheyAreTheSame) {
   EXPECT_EQ(layers, (std::vector<int32_t>{0, 1, 2}));
 }
 
+// Rows of prompts and generated ones in one pass, with numerics of their own: each has the bits
+// that it has alone.
+TEST(Invariance, PromptsMayHaveOtherNumericsThanWhatFollows) {
+  constexpr int32_t kPrompt = 40;
+  const TinyLlama spec = golden_tiny_llamas().front();
+  const auto load = [&](Numerics numerics, std::optional<Numerics> prompts) {
+    ModelOptions all = options(numerics, "", 2, 256);
+    all.prompt_numerics = prompts;
+    all.kv_dtype = ops::KvDtype::kF32;
+    return load_tiny(spec, all);
+  };
+  const auto model = load(Numerics::kFast, Numerics::kExact);
+  const auto exact = load(Numerics::kExact, {});
+  const auto fast = load(Numerics::kFast, {});
+  EXPECT_NE(model->numeric_path().find("-exact+fast-"), std::string::npos) << model->numeric_path();
+  EXPECT_EQ(model->memory().weights, exact->memory().weights + fast->memory().weights);
+  const auto vocab = static_cast<size_t>(spec.vocab);
+  const auto tokens = random_tokens(kPrompt + 4, spec.vocab, 5);
+  const auto prompt = std::span(tokens).first(kPrompt);
+  const auto step = [&](int32_t i) { return std::vector<int32_t>{tokens[kPrompt + i]}; };
+  const auto same = [&](const Logits& a, size_t row, const Logits& b, size_t other) {
+    return std::memcmp(a.data() + row * vocab, b.data() + other * vocab, vocab * sizeof(float)) ==
+           0;
+  };
+
+  auto alone = SequenceRunner::create(*model, 1, 64);
+  alone->set_prompt(0, true);
+  const Logits read = *alone->append(0, prompt);
+  auto reference = SequenceRunner::create(*exact, 1, 64);
+  EXPECT_TRUE(same_bits(read, *reference->append(0, prompt)));
+  alone->set_prompt(0, false);
+  std::vector<Logits> steps;
+  for (int32_t i = 0; i < 4; ++i) steps.push_back(*alone->append(0, step(i)));
+  EXPECT_FALSE(same_bits(steps[0], *reference->append(0, step(0)))) << "generated rows are fast";
+
+  // Two that generate, and between them one whose prompt is read in pieces.
+  auto mixed = SequenceRunner::create(*model, 3, 64);
+  for (const int32_t i : {0, 2}) {
+    mixed->set_prompt(i, true);
+    ASSERT_TRUE(mixed->append(i, prompt));
+    mixed->set_prompt(i, false);
+  }
+  mixed->set_prompt(1, true);
+  const std::vector<int32_t> order = {0, 1, 2};
+  for (int32_t i = 0; i < 4; ++i) {
+    const auto piece = prompt.subspan(static_cast<size_t>(i) * 10, 10);
+    const std::vector<std::vector<int32_t>> chunks = {
+        step(i), {piece.begin(), piece.end()}, step(i)};
+    const Logits all = *mixed->append_batch(order, chunks);
+    EXPECT_TRUE(same(all, 0, steps[static_cast<size_t>(i)], 0)) << i;
+    EXPECT_TRUE(same(all, 11, steps[static_cast<size_t>(i)], 0)) << i;
+    for (size_t row = 0; row < 10; ++row)
+      EXPECT_TRUE(same(all, 1 + row, read, static_cast<size_t>(i) * 10 + row)) << i << " " << row;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, InvarianceTest, testing::ValuesIn(cases()), case_name);
 
 TEST(Invariance, SmolLm2ChunksAndThreadsDoNotChangeABit) {

@@ -17,6 +17,8 @@ namespace tandem::model {
 
 struct ModelOptions {
   Numerics numerics = Numerics::kFast;
+  // Of rows that are a prompt's (SequenceRows::prompt), whose weights are then held a second time.
+  std::optional<Numerics> prompt_numerics = {};
   int threads = 1;         // compute threads, the caller's included
   int32_t max_rows = 512;  // rows of one forward pass; sizes the activation buffers
   // The longest sequence that will be served; 0: the configuration's context. Decides between the

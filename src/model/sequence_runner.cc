@@ -59,7 +59,8 @@ Result<std::vector<float>> SequenceRunner::append_batch(
                     .row_count = static_cast<int32_t>(chunks[i].size()),
                     .first_position = sequence.length,
                     .pages = pages[i],
-                    .adapter = sequence.adapter});
+                    .adapter = sequence.adapter,
+                    .prompt = sequence.prompt});
     for (size_t j = 0; j < chunks[i].size(); ++j) {
       if (all_logits || j + 1 == chunks[i].size())
         logit_rows.push_back(static_cast<int32_t>(tokens.size()));

@@ -26,6 +26,8 @@ class SequenceRunner {
 
   // The adapter of a sequence's further tokens; -1: none.
   void set_adapter(int32_t index, int32_t adapter) { sequences_[index].adapter = adapter; }
+  // Whether they are a prompt's.
+  void set_prompt(int32_t index, bool prompt) { sequences_[index].prompt = prompt; }
 
   // Appends `tokens` to sequence `index` and returns logits [tokens][vocab] of every one of them,
   // or only of the last.
@@ -48,6 +50,7 @@ class SequenceRunner {
     std::vector<int32_t> pages;  // [block][group]
     int32_t length = 0;
     int32_t adapter = -1;
+    bool prompt = false;
   };
   explicit SequenceRunner(Model& model) : model_(&model), groups_(model.page_groups()) {}
   std::vector<int32_t> visible_pages(const Sequence& sequence) const;

@@ -20,6 +20,7 @@ struct SequenceRows {
   int32_t first_position = 0;
   std::span<const int32_t> pages;
   int32_t adapter = -1;  // -1: none
+  bool prompt = false;   // rows of a prompt: a model may have other numerics for them
 };
 
 struct ForwardBatch {

@@ -129,6 +129,7 @@ Result<ServedModel> load_served_model(const ServedModelOptions& options) {
   }
   TANDEM_TRY(loaded, model::load_model(std::move(checkpoint),
                                        {.numerics = options.numerics,
+                                        .prompt_numerics = options.prompt_numerics,
                                         .threads = options.threads,
                                         .max_rows = served.prefill_chunk + options.max_sequences,
                                         .served_context = context,

@@ -23,7 +23,8 @@ struct ServedModelOptions {
   std::string model;  // path of a GGUF, or "scripted:FILE"
   std::string name;   // served id; empty: the file's name without its ending
   model::Numerics numerics = model::Numerics::kFast;
-  std::optional<ops::KvDtype> kv_dtype = {};  // none: model::default_kv_dtype()
+  std::optional<model::Numerics> prompt_numerics = {};  // none: the same
+  std::optional<ops::KvDtype> kv_dtype = {};            // none: model::default_kv_dtype()
   int32_t threads = 1;
   int32_t prefill_chunk = 256;  // 0: as long as the model's context
   int32_t max_sequences = 64;

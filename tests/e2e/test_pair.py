@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import subprocess
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_prompts_in_bf16_begin_the_same_answers(launch, model):
     """Prefill workers with other numerics than the decode workers, which take their KV: `up` allows it by itself."""
     bodies = requests(12, max_tokens=4, longest_sentences=10, seed=5)
     plain = run(launch("plain", "up", model, "--port", "0").wait_ready().url, bodies, IN_FLIGHT)
-    server = launch("bf16", "up", model, "--port", "0", "--prefill-numerics", "bf16").wait_ready()
+    server = launch("bf16", "up", model, "--port", "0", "--prompt-numerics", "bf16").wait_ready()
     for again in (False, True):  # with KV that the decode worker has, it computes what is left itself
         answers = run(server.url, bodies, IN_FLIGHT)
         cached = [answer[2]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
@@ -94,11 +95,24 @@ def test_prompts_in_bf16_begin_the_same_answers(launch, model):
 
 
 @pytest.mark.quick
-def test_numerics_that_the_machine_lacks_are_an_error(launch, model):
-    server = launch("scalar", "worker", model, "--port", "0", "--numerics", "bf16", env={"TANDEM_ISA": "scalar"})
-    with pytest.raises(AssertionError):
-        server.wait_ready()
-    assert "numerics bf16 needs fast products of BF16" in server.log()
+@bf16
+def test_one_worker_reads_prompts_in_bf16_the_same_way_however_they_are_cut(launch, model):
+    bodies = requests(6, max_tokens=12, longest_sentences=10, seed=7)
+    answers = []
+    for chunk, in_flight in ((7, IN_FLIGHT), (256, 1)):
+        server = launch(f"chunk-{chunk}", "up", model, "--unified", "1", "--port", "0", "--prompt-numerics", "bf16",
+                        "--prefill-chunk", str(chunk)).wait_ready()
+        answers.append([answer[:2] for answer in run(server.url, bodies, in_flight)])
+        server.end()
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("flag", ["--numerics", "--prompt-numerics"])
+def test_numerics_that_the_machine_lacks_are_an_error(binary, model, flag):
+    ended = subprocess.run([binary, "worker", model, "--port", "0", flag, "bf16"], env={**os.environ, "TANDEM_ISA": "scalar"},
+                           capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1 and "numerics bf16 needs fast products of BF16" in ended.stderr, ended
 
 
 @pytest.mark.quick

@@ -277,6 +277,7 @@ bool Scheduler::add_prompt_rows(Sequence& sequence, StepPlan& plan, Step& step, 
     plan.sequences.back().targets.assign(at, at + targets);
     score_budget_ -= targets;
   }
+  plan.sequences.back().prompt = true;
   plan.sequences.back().pool = sequence.spec.pool_prompt;
   budget -= rows;
   return true;
