@@ -62,6 +62,11 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
                 "tokens in a KV page; a multiple of 8, the same on all workers", 8, 256);
   options.value(prefill_chunk, "prefill-chunk", "N",
                 "prompt tokens computed in one pass; 0: whole prompts", 0, 1 << 20);
+  options.value(
+      prompt_patience, "prompt-patience", "N",
+      "shorter prompts go first, but not before a prompt that has waited while N times as "
+      "many tokens as it needs were computed; 0: first come, first served",
+      0, 1 << 20);
   options.value(max_sequences, "max-sequences", "N", "sequences decoded at once in a worker", 1,
                 4096);
   options.value(steps_in_flight, "steps-in-flight", "N", "passes planned ahead of their results", 1,
@@ -113,6 +118,8 @@ std::vector<std::string> WorkerFlags::words() const {
       std::to_string(block_tokens),
       "--prefill-chunk",
       std::to_string(prefill_chunk),
+      "--prompt-patience",
+      std::to_string(prompt_patience),
       "--max-sequences",
       std::to_string(max_sequences),
       "--steps-in-flight",
@@ -157,9 +164,12 @@ Result<worker::WorkerOptions> WorkerFlags::worker_options(worker::Role role) con
   const model::Numerics prompts =
       prompt_numerics == "same" ? options.model.numerics : model::numerics_of(prompt_numerics);
   const bool apart = prompts != options.model.numerics;
+  // A pair's pages are alike, whatever computes them.
+  options.model.kv_dtype = kv_dtype_of(kv_dtype);
+  if (!options.model.kv_dtype && apart)
+    options.model.kv_dtype = model::default_kv_dtype(options.model.numerics);
   if (role == worker::Role::kPrefill) options.model.numerics = prompts;
   if (role == worker::Role::kUnified && apart) options.model.prompt_numerics = prompts;
-  options.model.kv_dtype = kv_dtype_of(kv_dtype);
   TANDEM_TRY(accepts, protocol::parse_kv_accepts(kv_accept));
   options.kv_accepts = accepts;
   if (role == worker::Role::kDecode && apart) options.kv_accepts |= protocol::kAcceptPath;
@@ -177,6 +187,7 @@ Result<worker::WorkerOptions> WorkerFlags::worker_options(worker::Role role) con
   options.kv_bytes = kv_memory.value;
   options.block_tokens = block_tokens;
   options.prefill_chunk = prefill_chunk;
+  options.prompt_patience = prompt_patience;
   options.max_sequences = max_sequences;
   options.steps_in_flight = steps_in_flight;
   options.drain = drain;

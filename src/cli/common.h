@@ -33,6 +33,7 @@ struct WorkerFlags {
   config::Bytes kv_memory{size_t{512} << 20};
   int32_t block_tokens = 16;
   int32_t prefill_chunk = 256;  // 0: whole prompts
+  int32_t prompt_patience = 8;
   int32_t max_sequences = 64;
   int32_t steps_in_flight = 1;
   std::string lineage;

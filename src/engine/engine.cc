@@ -131,7 +131,8 @@ Engine::Engine(std::unique_ptr<model::Model> model,
                            .max_waiting = options_.max_waiting,
                            .max_in_flight = options_.max_in_flight,
                            .context_length = context_length_,
-                           .max_scored_rows = scored_rows(*model_)},
+                           .max_scored_rows = scored_rows(*model_),
+                           .patience = options_.prompt_patience},
           kv_) {
   guard_.attach(kv_);
   update_stats();

@@ -42,6 +42,7 @@ using kv::PageTag;
 
 struct EngineOptions {
   int32_t prefill_chunk = 256;
+  int32_t prompt_patience = 8;  // SchedulerOptions::patience
   int32_t max_sequences = 64;
   int32_t max_waiting = 4096;
   int32_t max_in_flight = 1;

@@ -29,7 +29,7 @@ struct StepSequence {
   // The tokens that follow the rows, from the first row on, whose logprobs are wanted: all rows but
   // possibly the last. Empty: none.
   std::vector<int32_t> targets;
-  bool prompt = false;   // rows of a prompt, or of tokens that are computed again
+  bool prompt = false;   // rows of the prompt; false: of what was generated, also when read again
   bool pool = false;     // the rows' hidden states go into the sequence's embedding
   int32_t adapter = -1;  // index in the model, -1: none
 };

@@ -103,6 +103,7 @@ Status Worker::start() {
       .set(static_cast<double>(memory_.bytes_per_token()));
   engine::EngineOptions engine_options;
   engine_options.prefill_chunk = options_.prefill_chunk;
+  engine_options.prompt_patience = options_.prompt_patience;
   engine_options.max_sequences = options_.max_sequences;
   engine_options.max_in_flight = options_.steps_in_flight;
   engine_options.lineage = served_.lineage;

@@ -38,6 +38,7 @@ struct WorkerOptions {
   uint32_t kv_accepts = 0;  // protocol::KvAccept, as a receiver
   int32_t block_tokens = 16;
   int32_t prefill_chunk = 256;
+  int32_t prompt_patience = 8;  // engine::SchedulerOptions::patience
   int32_t max_sequences = 64;
   int32_t steps_in_flight = 1;
   std::string secret;  // shared with the router and the other workers; empty: requests need none

@@ -31,6 +31,10 @@ class KvPort {
   // `headroom` sequences must stay obtainable afterwards.
   virtual std::optional<int32_t> admit(protocol::SequenceId id, std::span<const int32_t> tokens,
                                        const KvScope& scope, int32_t headroom) = 0;
+  // Roughly how many tokens admit() would find, for the order of turns only: takes nothing. The
+  // sequence is then one that may come (see admit), with the same tokens and scope.
+  virtual int32_t expect_cached(protocol::SequenceId id, std::span<const int32_t> tokens,
+                                const KvScope& scope) = 0;
   // Makes the page table cover `token_count` tokens; false, and nothing is taken, when the pages
   // cannot be had. For promised pages that happens only while a peer still reads some.
   virtual bool extend(protocol::SequenceId id, int32_t token_count) = 0;

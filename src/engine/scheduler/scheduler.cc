@@ -27,6 +27,8 @@ Status Scheduler::add(SequenceSpec spec) {
   Sequence& sequence = sequences_[id];
   sequence.tokens = spec.prompt;
   sequence.order = next_order_++;
+  sequence.arrived = prompt_rows_;
+  sequence.expected = kv_.expect_cached(id, sequence.tokens, spec.scope);
   join(spec.tenant);
   sequence.spec = std::move(spec);
   waiting_.push_back(id);
@@ -50,6 +52,7 @@ void Scheduler::add_resident(SequenceSpec spec, protocol::ScoredToken first_toke
   Sequence& sequence = sequences_[id];
   sequence.tokens = spec.prompt;
   sequence.order = next_order_++;
+  sequence.arrived = prompt_rows_;
   sequence.state = State::kRunning;
   sequence.computed = sequence.scheduled = static_cast<int32_t>(spec.prompt.size());
   sequence.admitted_before = true;
@@ -140,8 +143,7 @@ std::optional<StepPlan> Scheduler::next(TimePoint now) {
   score_budget_ = options_.max_scored_rows;
   schedule_decodes(plan, step);
   int32_t budget = std::min(options_.prefill_chunk, options_.max_batch_rows - plan.rows());
-  schedule_prefills(plan, step, budget);
-  admit_waiting(plan, step, budget);
+  schedule_prompts(plan, step, budget);
   if (plan.sequences.empty()) return std::nullopt;
   plan.step = next_step_++;
   steps_.push_back(std::move(step));
@@ -201,103 +203,8 @@ void Scheduler::preempt(Sequence& sequence) {
   sequence.state = State::kWaiting;
   sequence.resident = sequence.lengthened = false;
   sequence.computed = sequence.scheduled = 0;
+  sequence.expected = kv_.expect_cached(sequence.spec.id, sequence.tokens, sequence.spec.scope);
   waiting_.push_back(sequence.spec.id);
-}
-
-void Scheduler::schedule_prefills(StepPlan& plan, Step& step, int32_t& budget) {
-  const std::vector<SequenceId> order = running_;  // preemption changes running_
-  for (const SequenceId id : order) {
-    if (budget <= 0) return;
-    Sequence& sequence = *find(id);
-    const auto size = static_cast<int32_t>(sequence.tokens.size());
-    if (sequence.state != State::kRunning || sequence.pending > 0 || sequence.scheduled >= size)
-      continue;
-    if (wants_decode(sequence)) continue;  // it had no room for its one row
-    if (sequence.scheduled == size - 1 && sequence.generated() > 0) continue;
-    if (sequence.out > 0 && sequence.scheduled == sequence.computed)
-      continue;  // rolled back, passes still out
-    add_prompt_rows(sequence, plan, step, budget);
-  }
-}
-
-void Scheduler::admit_waiting(StepPlan& plan, Step& step, int32_t& budget) {
-  const auto admitted = [&] {
-    return std::ranges::count_if(running_, [&](SequenceId id) { return !find(id)->resident; });
-  };
-  while (budget > 0 && admitted() < options_.max_sequences) {
-    const auto best = best_waiting();
-    if (!best) return;
-    const SequenceId id = waiting_[*best];
-    Sequence& sequence = *find(id);
-    if (sequence.spec.score_prompt && score_budget_ <= 0) return;
-    // Headroom for each sequence that will soon want its next block.
-    const auto cached = kv_.admit(id, sequence.tokens, sequence.spec.scope, running() + 1);
-    // Nobody overtakes the best one: it would starve behind smaller ones. Alone, it must not wait
-    // for headroom.
-    if (!cached && running() > 0) return;
-    const auto retried = cached ? cached : kv_.admit(id, sequence.tokens, sequence.spec.scope, 0);
-    if (!retried) {
-      if (kv_.could_fit(static_cast<int32_t>(sequence.tokens.size()))) return;
-      fail(sequence, Error{503, "kv_memory_lost",
-                           "Too much memory of this worker is quarantined to hold the sequence."});
-      continue;
-    }
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(*best));
-    running_.push_back(id);
-    sequence.state = State::kRunning;
-    sequence.computed = sequence.scheduled = *retried;
-    if (!sequence.admitted_before) {
-      sequence.admitted_before = true;
-      SequenceUpdate& update = updates_.emplace_back();
-      update.id = id;
-      update.admitted_cached = retried;
-    }
-    if (!add_prompt_rows(sequence, plan, step, budget)) return;
-  }
-}
-
-bool Scheduler::add_prompt_rows(Sequence& sequence, StepPlan& plan, Step& step, int32_t& budget) {
-  const auto size = static_cast<int32_t>(sequence.tokens.size());
-  int32_t rows = std::min(budget, size - sequence.scheduled);
-  const auto prompt = static_cast<int32_t>(sequence.spec.prompt.size());
-  const bool scores = sequence.spec.score_prompt && sequence.scheduled < prompt - 1;
-  if (scores) rows = std::min(rows, score_budget_);
-  if (rows <= 0) return false;
-  // Promised pages are missing only while a peer reads some: the next pass tries again.
-  const int32_t end = sequence.scheduled + rows;
-  const bool covered =
-      sequence.lengthened ? make_room_for(sequence, end, plan) : kv_.extend(sequence.spec.id, end);
-  if (!covered) return false;
-  const int32_t first = sequence.scheduled;
-  const bool last = first + rows == size;
-  add_rows(sequence, rows, last && sequence.spec.generate, plan, step);
-  if (scores) {
-    const auto at = sequence.tokens.begin() + first + 1;
-    const int32_t targets = std::min(rows, prompt - 1 - first);
-    plan.sequences.back().targets.assign(at, at + targets);
-    score_budget_ -= targets;
-  }
-  plan.sequences.back().prompt = true;
-  plan.sequences.back().pool = sequence.spec.pool_prompt;
-  budget -= rows;
-  return true;
-}
-
-std::optional<size_t> Scheduler::best_waiting() const {
-  std::optional<size_t> best;
-  const auto rank = [&](size_t at) {
-    const Sequence& sequence = sequences_.at(waiting_[at]);
-    return std::tuple(-sequence.spec.priority, service_.at(sequence.spec.tenant), sequence.order);
-  };
-  for (size_t at = 0; at < waiting_.size(); ++at) {
-    if (!best || rank(at) < rank(*best)) best = at;
-  }
-  return best;
-}
-
-int32_t Scheduler::next_waiting_tokens() const {
-  const auto best = best_waiting();
-  return best ? static_cast<int32_t>(sequences_.at(waiting_[*best]).tokens.size()) : 0;
 }
 
 void Scheduler::add_rows(Sequence& sequence, int32_t rows, bool sample, StepPlan& plan,

@@ -2,8 +2,11 @@
 // come in, step plans and sequence updates go out.
 //
 // Continuous batching: every pass carries one row of each decoding sequence and, with what is left
-// of the token budget, chunks of prompts. Sequences are admitted by pages, highest priority first,
-// then the tenant that was served least, then the oldest. When a decoding sequence cannot get its
+// of the token budget, chunks of prompts: highest priority first, then the tenant that was served
+// least, then the prompt of which least is left to compute (see SchedulerOptions::patience), so
+// that nobody's ten new tokens wait for somebody's ten thousand. Sequences are admitted by pages
+// when their turn comes; one that finds no room is not overtaken by others that wait. When a
+// decoding sequence cannot get its
 // next page, the lowest-priority, youngest sequence is preempted: its pages go, its tokens stay,
 // and it is computed again later (from the cache where it survived). A prefill leg is never
 // preempted: its pages are announced to a peer. Received sequences come on top of those admitted
@@ -40,6 +43,10 @@ struct SchedulerOptions {
   int32_t max_in_flight = 1;
   int32_t context_length = 2048;  // longest sequence, prompt and output
   int32_t max_scored_rows = 256;  // rows of one pass whose logits are wanted for the prompt's sake
+  // Shortest remaining prompt first, with aging: a prompt of which r rows are left, and which has
+  // waited while w rows of prompts were computed, comes before one with a greater patience * r - w.
+  // So it is overtaken only by what comes before patience * r rows are computed. 0: first come.
+  int32_t patience = 8;
 };
 
 struct SequenceSpec {
@@ -125,6 +132,8 @@ class Scheduler {
     bool lengthened = false;  // by replace_end: beyond the pages that admission promised
     bool resident = false;    // came with its KV, and was not preempted since
     uint64_t order = 0;
+    uint64_t arrived = 0;  // prompt_rows_ then
+    int32_t expected = 0;  // while it waits: tokens that the cache may have
     int32_t virtual_size() const { return static_cast<int32_t>(tokens.size()) + pending; }
     int32_t generated() const { return virtual_size() - static_cast<int32_t>(spec.prompt.size()); }
   };
@@ -142,8 +151,14 @@ class Scheduler {
   Sequence* find(SequenceId id);
   bool wants_decode(const Sequence& sequence) const;
   void schedule_decodes(protocol::StepPlan& plan, Step& step);
-  void schedule_prefills(protocol::StepPlan& plan, Step& step, int32_t& budget);
-  void admit_waiting(protocol::StepPlan& plan, Step& step, int32_t& budget);
+  // Prompts of running sequences and those that wait, in the order of their turns.
+  struct Turn;
+  Turn turn_of(const Sequence& sequence) const;
+  bool wants_prompt(const Sequence& sequence) const;
+  void schedule_prompts(protocol::StepPlan& plan, Step& step, int32_t& budget);
+  enum class Admission : uint8_t { kYes, kNoRoom, kFailed };
+  Admission admit(Sequence& sequence);
+  void refresh_expected();
   // Prompt rows, as many as the budgets allow; false when they allow none.
   bool add_prompt_rows(Sequence& sequence, protocol::StepPlan& plan, Step& step, int32_t& budget);
   void add_rows(Sequence& sequence, int32_t rows, bool sample, protocol::StepPlan& plan,
@@ -151,7 +166,6 @@ class Scheduler {
   bool make_room_for(Sequence& sequence, int32_t tokens, const protocol::StepPlan& plan);
   void trim(Sequence& sequence);
   void preempt(Sequence& sequence);
-  std::optional<size_t> best_waiting() const;
   void join(const std::string& tenant);
   void drop_expired(TimePoint now);
   void settle(Sequence& sequence, const StepEntry& entry, protocol::SampledToken* sampled);
@@ -171,6 +185,7 @@ class Scheduler {
   std::vector<SequenceUpdate> updates_;
   uint64_t next_step_ = 1;
   uint64_t next_order_ = 1;
+  uint64_t prompt_rows_ = 0;  // scheduled so far: the clock of patience
   uint64_t preemptions_ = 0;
   uint64_t turn_ = 0;  // where decoding begins when a pass cannot hold a row of each
   int32_t held_ = 0;

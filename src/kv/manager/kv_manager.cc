@@ -62,7 +62,7 @@ KvManager::Table KvManager::make_table(SequenceId id, const KvScope& scope) cons
 
 std::vector<protocol::ContentId> KvManager::chain_of(SequenceId id, const Table& table,
                                                      std::span<const int32_t> tokens) {
-  const auto before = refused_.extract(id);
+  const auto before = may_come_.extract(id);
   if (!before.empty() &&
       before.mapped().size() == tokens.size() / static_cast<size_t>(block_tokens()))
     return std::move(before.mapped());
@@ -180,12 +180,26 @@ std::optional<int32_t> KvManager::admit(SequenceId id, std::span<const int32_t> 
   const int64_t kept = static_cast<int64_t>(headroom) * static_cast<int64_t>(demand_.groups());
   if (needed + promised_to_others(nullptr) + kept > obtainable()) {
     release(id);
-    refused_.emplace(id, std::move(chain));
+    may_come_.emplace(id, std::move(chain));
     return std::nullopt;
   }
   fill(table, table.promised_blocks, 0);
   if (options_.planted.kind != KvFault::kNone && shared > 0) plant_in_hit(table);
   return static_cast<int32_t>(shared * block);
+}
+
+// A block is in the index only where those before it are, so halving finds the last one.
+int32_t KvManager::expect_cached(SequenceId id, std::span<const int32_t> tokens,
+                                 const KvScope& scope) {
+  const auto block = static_cast<size_t>(block_tokens());
+  if (!scope.reuse || tokens.size() <= block) return 0;
+  auto chain =
+      chain_of(id, make_table(id, scope), tokens.first((tokens.size() - 1) / block * block));
+  const auto end = std::ranges::partition_point(
+      chain, [&](const protocol::ContentId& content) { return index_.contains(content); });
+  const auto there = static_cast<size_t>(end - chain.begin());
+  may_come_.insert_or_assign(id, std::move(chain));
+  return static_cast<int32_t>(there * block);
 }
 
 bool KvManager::extend(SequenceId id, int32_t token_count) {
@@ -345,7 +359,7 @@ bool KvManager::could_fit(int32_t token_count) const {
 
 // Deepest first, so that leaves are idle before their parents.
 void KvManager::release(SequenceId id) {
-  refused_.erase(id);
+  may_come_.erase(id);
   const auto found = tables_.find(id);
   if (found == tables_.end()) return;
   act_for(id);
@@ -397,7 +411,7 @@ std::optional<KvManager::Reservation> KvManager::reserve(SequenceId id,
   const auto kept = static_cast<int64_t>(demand_.peak(static_cast<size_t>(kept_tokens)));
   if (needed + std::max(next, kept) + promised_to_others(&table) > obtainable()) {
     release(id);
-    refused_.emplace(id, std::move(chain));
+    may_come_.emplace(id, std::move(chain));
     return std::nullopt;
   }
   for (size_t group = 0; group < groups; ++group) {

@@ -97,14 +97,16 @@ class KvManager final : public engine::KvPort {
 
   std::optional<int32_t> admit(SequenceId id, std::span<const int32_t> tokens, const KvScope& scope,
                                int32_t headroom) override;
+  int32_t expect_cached(SequenceId id, std::span<const int32_t> tokens,
+                        const KvScope& scope) override;
   bool extend(SequenceId id, int32_t token_count) override;
   std::span<const int32_t> pages(SequenceId id, int32_t token_count) const override;
   void computed(SequenceId id, std::span<const int32_t> tokens, int32_t computed) override;
   bool truncate(SequenceId id, int32_t token_count, int32_t rewritten_from) override;
   void release(SequenceId id) override;
   bool could_fit(int32_t token_count) const override;
-  // Sequences that found no room and are neither in nor released yet.
-  size_t refused() const { return refused_.size(); }
+  // Sequences that were asked for or found no room and are neither in nor released yet.
+  size_t may_come() const { return may_come_.size(); }
 
   // The receiving side of a handoff: pages for what is live at the end of `tokens`, shared where
   // it is here already. In group g the pages from block first_missing[g] on have a writer until
@@ -220,8 +222,8 @@ class KvManager final : public engine::KvPort {
   PrefixIndex index_;
   IntegrityTracker* tracker_;
   std::unordered_map<SequenceId, Table> tables_;
-  // The ids of the whole blocks of those that found no room: they try again before every pass.
-  std::unordered_map<SequenceId, std::vector<protocol::ContentId>> refused_;
+  // The ids of their whole blocks, see may_come(): they are looked at before every pass.
+  std::unordered_map<SequenceId, std::vector<protocol::ContentId>> may_come_;
   uint64_t evictions_ = 0;
   uint64_t windows_passed_ = 0;
   int32_t unfenced_pages_ = 0;

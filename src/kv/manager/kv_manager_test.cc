@@ -63,12 +63,12 @@ TEST_F(KvManagerTest, TheIdsOfOneThatFindsNoRoomAreKeptUntilItIsInOrReleased) {
     EXPECT_FALSE(kv.admit(3, prompt, {}, 0));
     EXPECT_FALSE(kv.reserve(4, prompt, {}));
   }
-  EXPECT_EQ(kv.refused(), 2U);
+  EXPECT_EQ(kv.may_come(), 2U);
   kv.release(4);
-  EXPECT_EQ(kv.refused(), 1U);
+  EXPECT_EQ(kv.may_come(), 1U);
   kv.release(2);
   EXPECT_EQ(kv.admit(3, prompt, {}, 0), 16) << "the first blocks are still cached";
-  EXPECT_EQ(kv.refused(), 0U);
+  EXPECT_EQ(kv.may_come(), 0U);
   kv.computed(3, prompt, 40);
   kv.release(3);
   EXPECT_EQ(kv.admit(5, tokens(48), {}, 0), 40) << "published under the same ids";
