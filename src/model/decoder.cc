@@ -206,7 +206,7 @@ void Decoder::prepare(const ops::ForwardBatch& batch, const ops::PageLayout& lay
     ops::rope_angles(executor_, std::span(buffers_.positions).first(batch.tokens.size()),
                      spec_.ropes[i], buffers_.cos_sin[i]);
   }
-  attention_.plan(batch.sequences, layout, executor_.threads().count());
+  attention_.plan(batch.sequences, layout, executor_);
 }
 
 void Decoder::adapt(int32_t layer, Projection projection, const Activations& x, float* out,

@@ -43,7 +43,7 @@ AttentionPlan::AttentionPlan(int32_t max_rows, const AttentionShape& shape, int3
   if (!partials_) partial_floats_ = 0;
 }
 
-void AttentionPlan::cut_tiles() {
+void AttentionPlan::cut_tiles(int32_t most_pairs) {
   const int32_t group = shape_.heads / shape_.kv_heads;
   for (size_t s = 0; s < sequences_.size(); ++s) {
     const int32_t pairs = pairs_of(static_cast<int32_t>(s));
@@ -51,10 +51,10 @@ void AttentionPlan::cut_tiles() {
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
       // The tiles that see most come first, and one head's after one another: its pages stay in
       // the cache.
-      const int32_t last = (pairs - 1) / cpu::kTilePairs * cpu::kTilePairs;
-      for (int32_t begin = last; begin >= 0; begin -= cpu::kTilePairs) {
+      const int32_t last = (pairs - 1) / most_pairs * most_pairs;
+      for (int32_t begin = last; begin >= 0; begin -= most_pairs) {
         Tile tile = {.sequence = static_cast<int32_t>(s), .kv_head = head, .pair_begin = begin};
-        tile.pair_count = std::min(cpu::kTilePairs, pairs - begin);
+        tile.pair_count = std::min(most_pairs, pairs - begin);
         const int32_t last_row = (begin + tile.pair_count - 1) / group;
         tile.spans = spans_before(sequences_[s].first_position + last_row + 1);
         tiles_.push_back(tile);
@@ -86,13 +86,14 @@ int32_t AttentionPlan::add_items(int32_t tile, bool shared, int32_t pairs, int32
 }
 
 void AttentionPlan::plan(std::span<const SequenceRows> sequences, const PageLayout& layout,
-                         int threads) {
+                         const CpuExecutor& executor) {
+  const int threads = executor.threads().count();
   sequences_ = sequences;
   tiles_.clear();
   first_tiles_.clear();
   items_.clear();
   partials_used_ = 0;
-  cut_tiles();
+  cut_tiles(executor.kernels().attention_pairs);
   find_shared(layout);
   int64_t total = 0;
   for (const SharedTile& tile : shared_)

@@ -73,7 +73,7 @@ class SharedPages {
     }
     std::vector<float> out(q.size());
     AttentionPlan plan(rows, shape(), positions);
-    plan.plan(sequences, pages_.layout, executor.threads().count());
+    plan.plan(sequences, pages_.layout, executor);
     if (spans != nullptr) *spans = plan.planned_spans();
     plan.run(executor, q.data(), out.data(), layer(), pages_);
     return out;

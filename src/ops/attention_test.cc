@@ -86,7 +86,7 @@ class Fixture {
     finish_qkv(executor, shape(), {}, rows, q.data(), k.data(), v.data(), layer(), view_);
     std::vector<float> out(q.size());
     AttentionPlan plan(count, shape(), tokens_);
-    plan.plan(rows, view_.layout, executor.threads().count());
+    plan.plan(rows, view_.layout, executor);
     plan.run(executor, q.data(), out.data(), layer(), view_);
     return out;
   }

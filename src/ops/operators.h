@@ -178,11 +178,11 @@ void finish_qkv(const CpuExecutor& executor, const AttentionShape& shape,
 
 // A batch's attention work, planned once per pass and run once per layer.
 //
-// A tile is up to kTilePairs (row, query head) pairs of one sequence that share a KV head. Tiles
-// with more positions than a fair share of a thread are cut into ranges of whole spans, whose
-// results the last one to end merges in order: a result has the same bits however a tile was cut.
-// So it has when sequences whose leading pages are the same ones (prefixes out of the cache) have
-// the spans that lie in them read once for all of them (attention_sharing.cc).
+// A tile is up to Kernels::attention_pairs (row, query head) pairs of one sequence that share a KV
+// head. Tiles with more positions than a fair share of a thread are cut into ranges of whole spans,
+// whose results the last one to end merges in order: a result has the same bits however a tile was
+// cut. So it has when sequences whose leading pages are the same ones (prefixes out of the cache)
+// have the spans that lie in them read once for all of them (attention_sharing.cc).
 class AttentionPlan {
  public:
   // Room for at most `max_rows` rows at positions below `max_positions` (0: any). Where there is no
@@ -190,8 +190,9 @@ class AttentionPlan {
   AttentionPlan(int32_t max_rows, const AttentionShape& shape, int32_t max_positions = 0);
   // What it may write to at once. It is taken from the system as it is first needed.
   size_t partial_bytes() const { return partial_floats_ * sizeof(float); }
-  // Keeps views of `sequences`. At most max_rows rows in all. `threads` is the executor's count.
-  void plan(std::span<const SequenceRows> sequences, const PageLayout& layout, int threads);
+  // Keeps views of `sequences`. At most max_rows rows in all. For run() by this executor.
+  void plan(std::span<const SequenceRows> sequences, const PageLayout& layout,
+            const CpuExecutor& executor);
   // Spans of KV heads that run() reads: those that are shared count once for each tile.
   int64_t planned_spans() const;
   // out[row][heads * head_dim] for every planned row. K and V of the rows must have been written.
@@ -241,7 +242,7 @@ class AttentionPlan {
   size_t partials_of(const Tile& tile) const {
     return static_cast<size_t>(tile.spans) * tile.pair_count * cpu::partial_floats(shape_.head_dim);
   }
-  void cut_tiles();
+  void cut_tiles(int32_t most_pairs);
   bool take_partials(Tile& tile);
   // Fills shared_ and the tiles' first spans.
   void find_shared(const PageLayout& layout);

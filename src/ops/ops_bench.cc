@@ -124,7 +124,7 @@ void attention_bench(benchmark::State& state, KvDtype dtype) {
   std::vector<float> q(static_cast<size_t>(rows) * 9 * 64, 0.01F);
   std::vector<float> out(q.size());
   AttentionPlan plan(rows, shape);
-  plan.plan(sequence, pages.layout, 1);
+  plan.plan(sequence, pages.layout, executor);
   for (auto _ : state) {
     plan.run(executor, q.data(), out.data(), {}, pages);
     benchmark::DoNotOptimize(out.data());
@@ -180,7 +180,7 @@ void shared_bench(benchmark::State& state, KvDtype dtype, bool apart) {
   std::vector<float> out(q.size());
   AttentionPlan plan(count, shape);
   for (auto _ : state) {
-    plan.plan(sequences, pages.layout, 1);
+    plan.plan(sequences, pages.layout, executor);
     plan.run(executor, q.data(), out.data(), {}, pages);
     benchmark::DoNotOptimize(out.data());
   }

@@ -16,7 +16,10 @@
 // same sums: a few pairs take them by AVX-512 (attention_few_amx.inl.h), in the order of the tiles'
 // instruction.
 //
-// Per 1,024 elements of a page and 32 pairs: 32 stores and permutations, 8 + 8 lines of tiles, 64
+// A prompt's tiles are wider than 32 pairs: keys and values of a span are laid out once for all of
+// them and multiplied 32 pairs at a time.
+//
+// Per 1,024 elements of a page and tile: 32 stores and permutations, 8 + 8 lines of tiles, 64
 // cycles of products. Per 16 weights: some 14 vector operations.
 //
 // The simd header must come first: the shared bodies are written in its types.
@@ -27,78 +30,14 @@
 // clang-format on
 #include "ops/cpu/amx.h"
 #include "ops/cpu/attention_pairs_amx.inl.h"
+#include "ops/cpu/attention_products_amx.inl.h"
 #include "ops/cpu/avx512.h"
-#include "ops/cpu/tiles_amx.h"
 
 namespace tandem::ops::cpu {
 namespace {
 
 constexpr float kLog2E = 1.44269504F;
 constexpr float kLn2 = 0.693147181F;
-constexpr int32_t kDepth = 32;  // BF16 numbers in a row of A, summed by one product
-constexpr int32_t kRows = 16;   // of a tile
-
-// Tiles: sums (0 to 3) of four columns or of two for either of two tiles of rows, rows of A (4, 5),
-// columns of B (6, 7).
-void configure(int32_t pairs) {
-  TileConfig config;
-  const int32_t first = pairs < kRows ? pairs : kRows;
-  const int32_t second = pairs > kRows ? pairs - kRows : first;
-  for (const int tile : {0, 1, 4}) config.set(tile, first, 64);
-  for (const int tile : {2, 3, 5}) config.set(tile, second, 64);
-  for (const int tile : {6, 7}) config.set(tile, kRows, 64);
-  config.load();
-}
-
-// Adds A * B to the sums: 32 numbers of each row of `a`, one kilobyte of `b` for each column.
-template <int kRowTiles, int kColumnTiles>
-inline void multiply(const std::byte* a, size_t stride_a, const std::byte* b, size_t stride_b) {
-  _tile_loadd(4, a, stride_a);
-  _tile_loadd(6, b, 64);
-  _tile_dpbf16ps(0, 4, 6);
-  if constexpr (kColumnTiles > 1) {
-    _tile_loadd(7, b + stride_b, 64);
-    _tile_dpbf16ps(1, 4, 7);
-  }
-  if constexpr (kRowTiles == 2) {
-    static_assert(kColumnTiles <= 2);
-    _tile_loadd(5, a + kRows * stride_a, stride_a);
-    _tile_dpbf16ps(2, 5, 6);
-    if constexpr (kColumnTiles > 1) _tile_dpbf16ps(3, 5, 7);
-  } else {
-    if constexpr (kColumnTiles > 2) {
-      _tile_loadd(6, b + 2 * stride_b, 64);
-      _tile_dpbf16ps(2, 4, 6);
-    }
-    if constexpr (kColumnTiles > 3) {
-      _tile_loadd(7, b + 3 * stride_b, 64);
-      _tile_dpbf16ps(3, 4, 7);
-    }
-  }
-}
-
-template <int kRowTiles, int kColumnTiles>
-inline void clear_tiles() {
-  _tile_zero(0);
-  if constexpr (kColumnTiles > 1) _tile_zero(1);
-  if constexpr (kRowTiles == 2 || kColumnTiles > 2) _tile_zero(2);
-  if constexpr ((kRowTiles == 2 && kColumnTiles > 1) || kColumnTiles > 3) _tile_zero(3);
-}
-
-// To out[row][16 * column], rows `stride` floats apart.
-template <int kRowTiles, int kColumnTiles>
-inline void store_tiles(float* out, size_t stride) {
-  const size_t bytes = stride * sizeof(float);
-  _tile_stored(0, out, bytes);
-  if constexpr (kColumnTiles > 1) _tile_stored(1, out + 16, bytes);
-  if constexpr (kRowTiles == 2) {
-    _tile_stored(2, out + kRows * stride, bytes);
-    if constexpr (kColumnTiles > 1) _tile_stored(3, out + kRows * stride + 16, bytes);
-  } else {
-    if constexpr (kColumnTiles > 2) _tile_stored(2, out + 32, bytes);
-    if constexpr (kColumnTiles > 3) _tile_stored(3, out + 48, bytes);
-  }
-}
 
 // Dims of a query, padded with zeros to whole steps.
 inline int32_t padded(const AttentionTile& t) {
@@ -150,7 +89,7 @@ inline void score_columns(const Scratch& s, int32_t dim, int32_t c, const uint16
   clear_tiles<kRowTiles, kColumnTiles>();
   for (int32_t d = 0; d < dim; d += kDepth)
     multiply<kRowTiles, kColumnTiles>(q + d * 2, dim * 2, keys + d * 32, dim * 32);
-  store_tiles<kRowTiles, kColumnTiles>(s.scores + c, kSpanTokens);
+  store_tiles<kRowTiles, kColumnTiles>(s.scores + c, kScoreStride);
 }
 
 // The next columns are laid out while the ones before are multiplied: a tile is loaded from the
@@ -187,11 +126,11 @@ inline __m512 exp2_of(__m512 x) {
 // One pair's softmax over columns [first, last) of a span, 32 at a time: scores become weights in
 // BF16 at their beginning. What stands beside them is masked, never computed with.
 struct Softmax {
-  float* scores;
-  const float* key_scales;    // null: none
-  const float* value_scales;  // null: none
-  int32_t first;
-  int32_t last;
+  float* scores = nullptr;
+  const float* key_scales = nullptr;    // null: none
+  const float* value_scales = nullptr;  // null: none
+  int32_t first = 0;
+  int32_t last = kSpanTokens;
   __m512 peaks = _mm512_set1_ps(kMinusInfinity);
   __m512 totals = _mm512_setzero_ps();
 
@@ -253,10 +192,45 @@ struct Softmax {
   }
 };
 
+// kSoftenedRows rows of a whole span that all of them see, in the sums and the order of Softmax:
+// one row's chain of maximums and its reductions take longer than the work. `scales`: as soften's.
+constexpr int kSoftenedRows = 4;
+template <bool kInline>
+inline void soften_whole(float* scores, const float* scales, float* peak, float* total) {
+  Softmax rows[kSoftenedRows];
+  for (int i = 0; i < kSoftenedRows; ++i)
+    rows[i] = {.scores = scores + i * kScoreStride,
+               .key_scales = kInline ? scales : nullptr,
+               .value_scales = kInline ? scales + kSpanTokens : nullptr};
+  for (int32_t c = 0; c < kSpanTokens; c += 16) {
+    for (auto& row : rows) row.peaks = _mm512_max_ps(row.peaks, row.score_at(c));
+  }
+  __m512 tops[kSoftenedRows];
+  for (int i = 0; i < kSoftenedRows; ++i) {
+    const float top = _mm512_reduce_max_ps(rows[i].peaks);
+    peak[i] = top * kLn2;
+    tops[i] = _mm512_set1_ps(top);
+  }
+  for (int32_t c = 0; c < kSpanTokens; c += 32) {
+    for (int i = 0; i < kSoftenedRows; ++i) rows[i].weigh<kInline>(c, ~0U, tops[i]);
+  }
+  for (int i = 0; i < kSoftenedRows; ++i) total[i] = _mm512_reduce_add_ps(rows[i].totals);
+}
+
 // Zeros for weights [from, to), whole 32s.
 inline void clear_weights(float* scores, int32_t from, int32_t to) {
   auto* weights = reinterpret_cast<uint16_t*>(scores);
   for (int32_t c = from; c < to; c += 32) _mm512_storeu_si512(weights + c, _mm512_setzero_si512());
+}
+
+// Whether pairs [i, i + count) see every position of a whole span.
+inline bool see_all(const AttentionTile& t, const Span& span, int32_t i, int32_t count) {
+  if (span.first > 0 || span.count < kSpanTokens) return false;
+  for (int32_t pair = i; pair < i + count; ++pair) {
+    if (pair_position(t, pair) + 1 < span.begin + kSpanTokens || pair_start(t, pair) > span.begin)
+      return false;
+  }
+  return true;
 }
 
 // Turns scores into weights; peak and total become the span's. `scales`: inline ones of keys and
@@ -267,7 +241,12 @@ inline void soften(const AttentionTile& t, const Scratch& s, const Span& span,
   const int32_t begin = span.first / 32 * 32;
   const int32_t end = (span.count + 31) / 32 * 32;
   for (int32_t i = 0; i < t.pair_count; ++i) {
-    float* scores = s.scores + i * kSpanTokens;
+    float* scores = s.scores + i * kScoreStride;
+    if (t.softcap <= 0 && i + kSoftenedRows <= t.pair_count && see_all(t, span, i, kSoftenedRows)) {
+      soften_whole<kInline>(scores, scales, s.peak + i, s.total + i);
+      i += kSoftenedRows - 1;
+      continue;
+    }
     if (!sees(t, span, i)) {
       clear_weights(scores, begin, end);
       continue;
@@ -370,7 +349,7 @@ inline void weigh_dims(const AttentionTile& t, const Scratch& s, const Span& spa
   clear_tiles<kRowTiles, kColumnTiles>();
   for (; c < span.count; c += 32) {
     if (c + 32 < span.count) lay_out(c + 32);
-    multiply<kRowTiles, kColumnTiles>(weights + c * 2, kSpanTokens * sizeof(float),
+    multiply<kRowTiles, kColumnTiles>(weights + c * 2, kScoreStride * sizeof(float),
                                       reinterpret_cast<const std::byte*>(panel_of(c)),
                                       kTileWords * 2);
   }
@@ -399,7 +378,7 @@ inline void widen_queries(const AttentionTile& t, const Scratch& s) {
   }
 }
 
-template <typename Element, bool kInline = false>
+template <typename Element, bool kInline>
 void attend(const AttentionTile& t) {
   constexpr float kFactor = LoaderFor<Element>::kFactor;
   const bool few = __is_same(Element, BF16) && t.pair_count <= kFewPairs && t.head_dim % 16 == 0 &&
@@ -433,22 +412,142 @@ void attend(const AttentionTile& t) {
     finish_pair(t, i, s.sum + i * s.dim, running[i].total, t.value_scale * kFactor);
 }
 
+// One span's keys and values for the tiles, behind the scratch of 32 pairs: columns of sixteen keys
+// as lay_out_keys makes them; for every 32 tokens a tile for each sixteen dims.
+struct Panels {
+  uint16_t* keys;
+  uint16_t* values;
+};
+
+// 32 pairs of a wide tile.
+struct Part {
+  AttentionTile tile;
+  Scratch scratch;  // q and sum are its own
+  Range range;
+  Running running[kTilePairs];
+};
+
+template <typename Element>
+inline void lay_out_span(const AttentionTile& t, const Span& span, const Panels& panels) {
+  const int32_t dim = padded(t);
+  for (int32_t c = span.first; c < span.count; c += 16)
+    lay_out_keys<Element>(t, span, c, panels.keys + c * dim);
+  ValueColumn<Element> columns[kColumns];
+  find_columns<Element>(t, span, columns);
+  for (int32_t c = span.first / 32 * 32; c < span.count; c += 32) {
+    for (int32_t half = 0; half < 2; ++half) {
+      for (int32_t d = 0; d < t.head_dim; d += 32)
+        lay_out_values<Element>(t, columns[c / 16 + half], d,
+                                panels.values + c * dim + d * 32 + half * kRows * 16);
+    }
+  }
+}
+
+// The weighted values of a span that is laid out.
+inline void weigh_panels(const Part& part, const Span& span, const Panels& panels) {
+  const Scratch& s = part.scratch;
+  const auto* weights = reinterpret_cast<const std::byte*>(s.scores);
+  const int32_t dim = padded(part.tile);
+  const auto dims = static_cast<int32_t>(s.dim);
+  const auto weigh = [&]<int kColumnTiles>(int32_t d) {
+    clear_tiles<2, kColumnTiles>();
+    for (int32_t c = span.first / 32 * 32; c < span.count; c += 32)
+      multiply<2, kColumnTiles>(
+          weights + c * 2, kScoreStride * sizeof(float),
+          reinterpret_cast<const std::byte*>(panels.values + c * dim + d * 32), kRows * 64);
+    store_tiles<2, kColumnTiles>(s.span + d, s.dim);
+  };
+  int32_t d = 0;
+  for (; d + 32 <= dims; d += 32) weigh.template operator()<2>(d);
+  if (d < dims) weigh.template operator()<1>(d);
+}
+
+template <typename Element, bool kInline>
+void attend_wide(const AttentionTile& t) {
+  Scratch s = carve(t);
+  const int32_t dim = padded(t);
+  const Panels panels = {
+      reinterpret_cast<uint16_t*>(s.scales + 2 * kSpanTokens),
+      reinterpret_cast<uint16_t*>(s.scales + 2 * kSpanTokens) + kSpanTokens * dim};
+  auto* own = reinterpret_cast<float*>(panels.values + kSpanTokens * dim);
+  Part parts[kWidePairs / kTilePairs];
+  const int32_t count = (t.pair_count + kTilePairs - 1) / kTilePairs;
+  for (int32_t i = 0; i < count; ++i) {
+    Part& part = parts[i];
+    const int32_t first = i * kTilePairs;
+    const int32_t left = t.pair_count - first;
+    part.tile = part_of(t, first, left < kTilePairs ? left : kTilePairs);
+    part.range = range_of(part.tile);
+    s.q = own;
+    s.sum = own + kTilePairs * dim / 2;
+    own += kTilePairs * (dim / 2 + s.dim);
+    part.scratch = s;
+    round_queries(part.tile, s, LoaderFor<Element>::kFactor);
+    clear_sums(part.tile, s);
+  }
+  // Rows beyond the last pair are computed of whatever is there, and looked at by nobody.
+  configure(kTilePairs);
+  const Range range = range_of(t);
+  for (int32_t begin = range.begin; begin < range.end; begin += kSpanTokens) {
+    const Span whole = span_at(range, begin);
+    lay_out_span<Element>(t, whole, panels);
+    if constexpr (kInline) {
+      gather_scales<Element>(t, whole, t.k_offset, s.scales);
+      gather_scales<Element>(t, whole, t.v_offset, s.scales + kSpanTokens);
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      Part& part = parts[i];
+      if (begin < part.range.begin || begin >= part.range.end) continue;
+      const Span span = span_at(part.range, begin);
+      for (int32_t c = span.first / 32 * 32; c < span.count; c += 32)
+        score_columns<2, 2>(part.scratch, dim, c, panels.keys + c * dim);
+      soften<kInline>(part.tile, part.scratch, span, s.scales);
+      weigh_panels(part, span, panels);
+      for (int32_t pair = 0; pair < part.tile.pair_count; ++pair) {
+        if (sees(part.tile, span, pair))
+          take_span(part.tile, part.scratch, begin, pair, part.running[pair]);
+      }
+    }
+  }
+  _tile_release();
+  if (in_parts(t)) return;
+  for (int32_t i = 0; i < count; ++i) {
+    const Part& part = parts[i];
+    for (int32_t pair = 0; pair < part.tile.pair_count; ++pair)
+      finish_pair(part.tile, pair, part.scratch.sum + pair * s.dim, part.running[pair].total,
+                  t.value_scale * LoaderFor<Element>::kFactor);
+  }
+}
+
+template <typename Element, bool kInline = false>
+void attend_all(const AttentionTile& t) {
+  t.pair_count > kTilePairs ? attend_wide<Element, kInline>(t) : attend<Element, kInline>(t);
+}
+
+// What tiles are not used for.
+void attend_avx512(const AttentionTile& t) {
+  for (int32_t first = 0; first < t.pair_count; first += kTilePairs) {
+    const int32_t left = t.pair_count - first;
+    attention_avx512(part_of(t, first, left < kTilePairs ? left : kTilePairs));
+  }
+}
+
 }  // namespace
 
 void attention_amx(const AttentionTile& tile) {
-  if (tile.block_tokens % 16 != 0) return attention_avx512(tile);
+  if (tile.block_tokens % 16 != 0) return attend_avx512(tile);
   switch (tile.dtype) {
     case KvDtype::kF32:
     case KvDtype::kF16:
-      return attention_avx512(tile);
+      return attend_avx512(tile);
     case KvDtype::kBF16:
-      return attend<BF16>(tile);
+      return attend_all<BF16>(tile);
     case KvDtype::kFp8Static:
-      return attend<E4m3>(tile);
+      return attend_all<E4m3>(tile);
     case KvDtype::kFp8Inline:
-      return attend<E4m3, true>(tile);
+      return attend_all<E4m3, true>(tile);
     case KvDtype::kInt8Inline:
-      return attend<I8, true>(tile);
+      return attend_all<I8, true>(tile);
   }
 }
 

@@ -104,7 +104,7 @@ inline void score_few(const AttentionTile& t, const Span& span, int32_t c, const
     }
     sums.end_step();
   }
-  sums.store(scores + c, kSpanTokens);
+  sums.store(scores + c, kScoreStride);
 }
 
 inline void score_few(const AttentionTile& t, const Scratch& s, const Span& span) {
@@ -181,7 +181,7 @@ inline void weigh_few(const AttentionTile& t, const Scratch& s, const Span& span
   find_rows(t, span, kZeros, rows);
   float* weights = s.panel;
   for (int32_t i = 0; i < t.pair_count; ++i) {
-    const auto* rounded = reinterpret_cast<const uint16_t*>(s.scores + i * kSpanTokens);
+    const auto* rounded = reinterpret_cast<const uint16_t*>(s.scores + i * kScoreStride);
     for (int32_t c = rows.begin; c < rows.end; c += 16)
       store(weights + i * kSpanTokens + c, load_bf16(rounded + c));
   }

@@ -14,7 +14,7 @@ constexpr size_t kAheadBytes = 16384;
 struct Scratch {
   float* q;       // [pair][dim], scaled, padded to a multiple of 16
   float* turned;  // q in the order of the register tiles: [tile][dim][pair of the tile]
-  float* scores;  // [pair][kSpanTokens]
+  float* scores;  // [pair][kSpanTokens]; AMX: [pair][kScoreStride]
   float* span;    // [pair][dim], weighted values of one span
   float* sum;     // [pair][dim], merged
   float* panel;   // [max(dim, kSpanTokens)][16]
@@ -30,7 +30,7 @@ inline Scratch carve(const AttentionTile& t) {
   s.q = t.scratch;
   s.turned = s.q + kTilePairs * s.dim;
   s.scores = s.turned + kTilePairs * s.dim;
-  s.span = s.scores + kTilePairs * kSpanTokens;
+  s.span = s.scores + kTilePairs * kScoreStride;
   s.sum = s.span + kTilePairs * s.dim;
   s.panel = s.sum + kTilePairs * s.dim;
   s.peak = s.panel + (s.dim > kSpanTokens ? s.dim : static_cast<size_t>(kSpanTokens)) * 16;
@@ -62,6 +62,16 @@ inline float* partial_at(const AttentionTile& t, int32_t span, int32_t i) {
 // Whether spans' results go to partials, to be merged later.
 inline bool in_parts(const AttentionTile& t) {
   return t.partials != nullptr || t.shared != nullptr;
+}
+
+// Pairs [first, first + count) of a tile of one sequence, as a tile.
+inline AttentionTile part_of(const AttentionTile& t, int32_t first, int32_t count) {
+  AttentionTile part = t;
+  part.pair_begin += first;
+  part.pair_count = count;
+  if (t.shared != nullptr) part.shared += first;
+  if (t.partials != nullptr) part.partials = partial_at(t, 0, first);
+  return part;
 }
 
 // The row's own position for a pair of this tile.

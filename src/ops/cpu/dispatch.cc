@@ -90,6 +90,7 @@ constexpr Kernels kAmxKernels = [] {
   kernels.linear_i8 = linear_i8_amx;
   kernels.linear_bf16 = linear_bf16_amx;
   kernels.attention = attention_amx;
+  kernels.attention_pairs = kWidePairs;
   return kernels;
 }();
 

@@ -106,7 +106,7 @@ struct AttentionTile {
   int32_t group = 1;           // query heads per KV head
   int32_t first_position = 0;  // of the sequence's first row in this pass
   int32_t pair_begin = 0;
-  int32_t pair_count = 0;    // at most kTilePairs
+  int32_t pair_count = 0;    // at most Kernels::attention_pairs; with `shared`, kTilePairs
   const float* q = nullptr;  // the sequence's first row, [row][heads * head_dim]
   size_t stride_q = 0;
   float* out = nullptr;  // like q
@@ -127,18 +127,26 @@ struct AttentionTile {
 };
 
 inline constexpr int32_t kTilePairs = 32;
+inline constexpr int32_t kWidePairs = 128;  // where many pairs can share what a tile makes of pages
 // Softmax runs over spans of this many positions, aligned to multiples of it; spans are merged in
 // order. The split is a constant so that a row's bits depend on its position only, whoever computes
 // which span.
 inline constexpr int32_t kSpanTokens = 256;
 
+// Floats from one pair's scores to the next one's in tiles: rows that are a power of two apart fall
+// into the same few sets of a cache.
+inline constexpr int32_t kScoreStride = kSpanTokens + 16;
+
 constexpr size_t round_up_16(size_t value) { return (value + 15) / 16 * 16; }
 // Queries (in two orders; AMX: BF16 ones and panels of keys), one span's scores, the span's and the
-// running accumulators, one panel, the inline scales of one span.
+// running accumulators, one panel, the inline scales of one span; for wide tiles one span's keys
+// and values as BF16, and each pair's query and running accumulator.
 constexpr size_t attention_scratch_floats(int32_t head_dim) {
   const size_t dim = round_up_16(static_cast<size_t>(head_dim));
   const size_t depth = dim > kSpanTokens ? dim : static_cast<size_t>(kSpanTokens);
-  return kTilePairs * (4 * dim + kSpanTokens) + depth * 16 + 2 * kTilePairs + 2 * kSpanTokens;
+  const size_t wide = (dim + 16) * (kSpanTokens + 2 * kWidePairs);
+  return kTilePairs * (4 * dim + kScoreStride) + depth * 16 + 2 * kTilePairs + 2 * kSpanTokens +
+         wide;
 }
 
 // One pair's result of one span (AttentionTile::partials).
@@ -163,6 +171,7 @@ struct Kernels {
   // combined while they are in a cache.
   int32_t product_groups = 1;
   int32_t product_rows = 64;
+  int32_t attention_pairs = kTilePairs;  // most of an attention tile
 
   void (*linear_f32)(const LinearF32& params);
   void (*linear_i8)(const LinearI8& params);
