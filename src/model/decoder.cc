@@ -77,7 +77,8 @@ class Decoder final : public Model {
     return page_layout_of(spec_.config, groups_, kv_dtype_, block_tokens);
   }
   std::string numeric_path() const override {
-    const bool pairs = weights_.forms.bf16 || (prompt_weights_ && prompt_weights_->forms.bf16);
+    const bool pairs = weights_.forms.bf16 || weights_.output_forms.bf16 ||
+                       (prompt_weights_ && prompt_weights_->forms.bf16);
     std::string path = std::string("cpu-") + executor_.kernels().name + "-";
     if (prompt_weights_) path.append(name_of(prompt_numerics_)).append("+");
     return path.append(name_of(numerics_)) + "-" + std::to_string(ops::cpu::kKernelVersion) +
@@ -94,7 +95,10 @@ class Decoder final : public Model {
            const ops::PageArenaView& pages, float* logits);
   // The same for each run of such sequences of a batch.
   void run_apart(const ops::ForwardBatch& batch, const ops::PageArenaView& pages, float* logits);
-  Activations with_rows(Activations a, int32_t rows) const;
+  static Activations with_forms(Activations a, int32_t rows, const InputForms& forms);
+  Activations with_rows(const Activations& a, int32_t rows) const {
+    return with_forms(a, rows, used_->forms);
+  }
   void prepare(const ops::ForwardBatch& batch, const ops::PageLayout& layout);
   void attention_block(int32_t layer, const ops::ForwardBatch& batch,
                        const ops::PageArenaView& pages);
@@ -158,10 +162,10 @@ void Decoder::run_apart(const ops::ForwardBatch& batch, const ops::PageArenaView
   }
 }
 
-Activations Decoder::with_rows(Activations a, int32_t rows) const {
+Activations Decoder::with_forms(Activations a, int32_t rows, const InputForms& forms) {
   a.rows = rows;
-  if (!used_->forms.int8) a.blocks = nullptr;
-  if (!used_->forms.bf16) a.bf16 = nullptr;
+  if (!forms.int8) a.blocks = nullptr;
+  if (!forms.bf16) a.bf16 = nullptr;
   return a;
 }
 
@@ -306,7 +310,7 @@ void Decoder::finish(const ops::ForwardBatch& batch, const ops::Residual& residu
 
 void Decoder::predict(std::span<const int32_t> rows, const Activations& normed, float* logits) {
   const auto count = static_cast<int32_t>(rows.size());
-  const Activations last = with_rows(buffers_.last, count);
+  const Activations last = with_forms(buffers_.last, count, used_->output_forms);
   const auto hidden = static_cast<size_t>(spec_.config.hidden);
   for (size_t i = 0; i < rows.size(); ++i) {
     std::memcpy(last.values + i * hidden, normed.values + rows[i] * hidden, hidden * sizeof(float));
@@ -353,12 +357,10 @@ Result<std::unique_ptr<Model>> load_decoder(weights::Checkpoint checkpoint, Deco
   TANDEM_TRY(executor, ops::CpuExecutor::create(*kernels, options.threads, spec.config.head_dim));
   TANDEM_TRY(loaded, load_decoder_weights(checkpoint, spec, executor, options.numerics));
   std::optional<DecoderWeights> prompt_weights;
-  InputForms forms = loaded.forms;
+  InputForms forms = loaded.forms | loaded.output_forms;
   if (options.prompt_numerics && *options.prompt_numerics != options.numerics) {
     TANDEM_TRY(second, load_decoder_weights(checkpoint, spec, executor, *options.prompt_numerics));
-    forms.f32 = forms.f32 || second.forms.f32;
-    forms.int8 = forms.int8 || second.forms.int8;
-    forms.bf16 = forms.bf16 || second.forms.bf16;
+    forms = forms | second.forms | second.output_forms;
     prompt_weights = std::move(second);
   }
   DecoderBuffers buffers(spec, options.max_rows, forms);

@@ -161,13 +161,14 @@ Result<DecoderWeights> load_decoder_weights(const weights::Checkpoint& checkpoin
   TANDEM_TRY(final_norm, loader.vector(spec.names.final_norm + ".weight", c.hidden));
   for (float& value : final_norm) value += spec.norm_offset;
   w.final_norm = std::move(final_norm);
+  w.forms = loader.take_forms();
   const std::string& output = c.tied_embedding ? spec.names.embedding : spec.names.output;
   TANDEM_TRY(packed,
              loader.matrix_rows(output + ".weight", c.vocab, c.hidden, 0, c.vocab, RowsOfX::kFew));
   w.output = std::move(packed);
   TANDEM_CHECK(loader.finish(spec.other_prefixes));
   w.bytes = loader.bytes();
-  w.forms = loader.forms();
+  w.output_forms = loader.take_forms();
   return w;
 }
 

@@ -30,7 +30,8 @@ struct DecoderWeights {
   std::vector<float> final_norm;
   ops::PackedMatrix output;
   ops::KvScales kv_scales;
-  InputForms forms;
+  InputForms forms;  // of the layers' matrices
+  InputForms output_forms;
   size_t bytes = 0;
 };
 

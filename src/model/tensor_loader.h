@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -22,6 +23,10 @@ struct InputForms {
   bool f32 = false;
   bool int8 = false;
   bool bf16 = false;
+
+  InputForms operator|(const InputForms& other) const {
+    return {f32 || other.f32, int8 || other.int8, bf16 || other.bf16};
+  }
 };
 
 // What a matrix is multiplied with. With Numerics::kBf16 one for few rows keeps its format, of
@@ -48,7 +53,8 @@ class TensorLoader {
   void leave_out(const std::string& name) { taken_.insert(name); }
   // Error when the checkpoint has tensors that nobody took, other than those of `other_prefixes`.
   Status finish(std::span<const std::string> other_prefixes) const;
-  InputForms forms() const { return forms_; }  // of all matrices handed out so far
+  // Of all matrices handed out since the last call.
+  InputForms take_forms() { return std::exchange(forms_, {}); }
   size_t bytes() const { return bytes_; }  // of everything handed out so far, as packed or decoded
 
  private:
