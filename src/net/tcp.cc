@@ -133,15 +133,13 @@ class TcpListener final : public Listener {
 
 // Waiting for a connection arms its descriptor for writability too, and Asio leaves that armed:
 // each wait for bytes, which arms it anew, would be answered at once by an event that nobody asked
-// for. Registered anew, it is armed for reading alone.
-tcp::socket registered_anew(tcp::socket socket, const tcp& protocol) {
-  tcp::socket made(socket.get_executor());
-  error_code error;
+// for. Registered anew, it is armed for reading alone until a write has to wait.
+// After an error the socket is of no more use; the next attempt closes it.
+void register_anew(tcp::socket& socket, const tcp& protocol, error_code& error) {
   const auto descriptor = socket.release(error);
-  if (error) return socket;
-  made.assign(protocol, descriptor, error);
+  if (error) return;
+  socket.assign(protocol, descriptor, error);
   if (error) ::close(descriptor);
-  return made;
 }
 
 // One attempt to connect: resolve (names only), try the addresses in order, stop at the limit.
@@ -196,16 +194,14 @@ class Connect final : public std::enable_shared_from_this<Connect> {
     }
     error_code ignored;
     socket_.close(ignored);
-    socket_.async_connect(
-        endpoints_[next_++], [self = shared_from_this()](const error_code& error) {
-          if (self->done_) return self->finish();
-          if (error) return self->try_next(error);
-          self->done_ = true;
-          const tcp protocol = self->endpoints_[self->next_ - 1].protocol();
-          self->result_ =
-              std::make_unique<TcpStream>(registered_anew(std::move(self->socket_), protocol));
-          self->finish();
-        });
+    socket_.async_connect(endpoints_[next_++], [self = shared_from_this()](error_code error) {
+      if (self->done_) return self->finish();
+      if (!error) register_anew(self->socket_, self->endpoints_[self->next_ - 1].protocol(), error);
+      if (error) return self->try_next(error);
+      self->done_ = true;
+      self->result_ = std::make_unique<TcpStream>(std::move(self->socket_));
+      self->finish();
+    });
   }
 
   void finish() {
