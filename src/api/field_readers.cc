@@ -296,7 +296,7 @@ Status read_tool_choice(const JsonValue& value, const std::string& pointer, Draf
   if (const JsonValue* allowed = value.find("allowed_tools")) {
     const auto allowed_name = [&](const JsonValue& of) -> std::optional<std::string> {
       const JsonValue* name = name_of(of);
-      return name == nullptr ? std::string() : name->as_string();
+      return name != nullptr && name->is_string() ? name->as_string() : std::string();
     };
     return read_allowed_tools(*allowed, pointer + "/allowed_tools", allowed_name, draft);
   }

@@ -196,7 +196,8 @@ constexpr Field kChat[] = {
          R"("properties":{"type":{"const":"allowed_tools"},"allowed_tools":{"type":"object","required":["mode","tools"],)"
          R"("properties":{"mode":{"enum":["auto","required"]},"tools":{"type":"array","items":{"anyOf":[)"
          R"({"type":"object","required":["function"],"properties":{"function":{"type":"object","required":["name"],"properties":{"name":{"type":"string","minLength":1}}}}},)"
-         R"({"type":"object","required":["custom"],"properties":{"custom":{"type":"object","required":["name"],"properties":{"name":{"type":"string","minLength":1}}}}}]}}},)"
+         R"({"type":"object","required":["custom"],"not":{"required":["function"]},)"
+         R"("properties":{"custom":{"type":"object","required":["name"],"properties":{"name":{"type":"string","minLength":1}}}}}]}}},)"
          R"("anyOf":[{"properties":{"mode":{"const":"auto"}}},{"properties":{"mode":{"const":"required"},"tools":{"minItems":1}}}]}}}]})",
          read_tool_choice}},
     {"parallel_tool_calls", "false: at most one call in an answer",
