@@ -40,7 +40,8 @@ void WorkerFlags::declare(config::Options& options, bool model_required) {
   options.value(name, "served-model-name", "NAME", "id in /v1/models; else the file's name");
   options.choice(numerics, "numerics", model::kNumericsWords,
                  "fast: quantized activations; exact: float32, for references; bf16: weights as "
-                 "BF16, several times the memory, for prompts on machines with AMX");
+                 "BF16, several times the memory, for prompts on machines with AMX, or AVX-512 on "
+                 "AMD");
   std::vector<std::string> words = {"same"};
   words.insert(words.end(), model::kNumericsWords.begin(), model::kNumericsWords.end());
   options.choice(prompt_numerics, "prompt-numerics", words,

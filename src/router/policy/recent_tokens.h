@@ -75,8 +75,8 @@ class RecentTokens {
     to_sweep_ = seen_.size();
   }
 
-  // Forgets what counts no more among the next few blocks. Once round in a slot: nothing expires
-  // within one.
+  // Forgets what counts no more among the next few blocks. At most once round in a slot, since
+  // nothing expires within one; what a resize moves may wait for the next round.
   void sweep() {
     for (int step = 0; step < kSweepSteps && to_sweep_ > 0; ++step, --to_sweep_) {
       Seen::Slot* const seen = seen_.sweep(hand_);
