@@ -1,10 +1,11 @@
 // linear with int8 activations, any quantized format. Per tile of 32 columns, kPartRows rows of
-// weights and one row of activations: an exact integer dot product (dot(), which the including file
-// defines), then per scale of the tile one product of scales and one multiply-add, two with a
-// minimum. The codes and scales are decoded once for up to kMaxI8Rows rows of activations.
+// weights and one row of activations: an exact integer dot product (dots(), which the including
+// file defines for up to kDotRows rows at once), then per scale of the tile one product of scales
+// and one multiply-add, two with a minimum. The codes and scales are decoded once for up to
+// kMaxI8Rows rows of activations.
 //
-// Included after bytes_*.h, tile.inl.h, dot(), kMaxI8Rows, kTileUnroll, kInlineTiles, kStreamAhead
-// and asks_early().
+// Included after bytes_*.h, tile.inl.h, dots(), kDotRows, kMaxI8Rows, kTileUnroll, kInlineTiles,
+// kStreamAhead and asks_early().
 #pragma once
 
 #include "ops/cpu/kernels.h"
@@ -37,19 +38,28 @@ inline Tile<kFormat> load_tile(const std::byte* chunk, int tile, int part) {
   return out;
 }
 
-template <Format kFormat>
-inline Floats add_tile(const Tile<kFormat>& w, const ActivationBlock& x, Floats acc) {
+// Adds the tile times kRows rows of activations (at most kDotRows) to their sums.
+template <Format kFormat, int kRows>
+__attribute__((always_inline)) inline void add_tile(const Tile<kFormat>& w,
+                                                    const ActivationBlock* x, size_t stride_x,
+                                                    Floats* acc) {
   constexpr int kSubs = TileScales<kFormat>::kSubs;
 #pragma clang loop unroll(full)
   for (int sub = 0; sub < kSubs; ++sub) {
-    const Floats scale = mul_floats(w.scales.scale[sub], splat_float(x.d));
-    acc = fma_floats(scale, dot<kFormat, kSubs>(w.code + sub * (8 / kSubs), x, sub), acc);
-    if constexpr (weights::format_shape(kFormat).has_minimum) {
-      const float sum = kSubs == 1 ? x.d_times_sum : x.d * static_cast<float>(-x.minus_half[sub]);
-      acc = fma_floats(w.scales.minimum[sub], splat_float(sum), acc);
+    Floats dot[kRows];
+    dots<kFormat, kSubs>(w.code + sub * (8 / kSubs), x, stride_x, sub, dot);
+#pragma clang loop unroll(full)
+    for (int m = 0; m < kRows; ++m) {
+      const ActivationBlock& own = x[m * stride_x];
+      const Floats scale = mul_floats(w.scales.scale[sub], splat_float(own.d));
+      acc[m] = fma_floats(scale, dot[m], acc[m]);
+      if constexpr (weights::format_shape(kFormat).has_minimum) {
+        const float sum =
+            kSubs == 1 ? own.d_times_sum : own.d * static_cast<float>(-own.minus_half[sub]);
+        acc[m] = fma_floats(w.scales.minimum[sub], splat_float(sum), acc[m]);
+      }
     }
   }
-  return acc;
 }
 
 // A group times kRows rows of activations: all parts in one pass, a single stream.
@@ -65,9 +75,10 @@ inline void multiply_rows(const std::byte* group, size_t tiles, const Activation
 #pragma clang loop unroll(full)
     for (int part = 0; part < kParts; ++part) {
       const Tile<kFormat> w = load_tile<kFormat>(chunk, tile, part);
+      constexpr int kStep = kRows < kDotRows ? kRows : kDotRows;
 #pragma clang loop unroll(full)
-      for (int m = 0; m < kRows; ++m)
-        acc[part][m] = add_tile<kFormat>(w, x[m * stride_x + column_tile], acc[part][m]);
+      for (int m = 0; m < kRows; m += kStep)
+        add_tile<kFormat, kStep>(w, x + m * stride_x + column_tile, stride_x, acc[part] + m);
     }
   };
   // A call reads and writes all sums for every tile; where registers are few, what the compiler

@@ -15,6 +15,7 @@ namespace tandem::ops::cpu {
 namespace {
 
 constexpr int kMaxI8Rows = 2;  // from kPanelFrom on through panels
+constexpr int kDotRows = 1;
 constexpr bool kInlineTiles = false;
 template <Format kFormat>
 constexpr int kTileUnroll = 1;  // two halves of a tile are enough to do at once
@@ -83,6 +84,11 @@ inline Floats dot(const Bytes* code, const ActivationBlock& x, int sub) {
     if constexpr (kZero != 0) sum = zero_share<kZero, kSubs>(x, sub);
     return _mm256_cvtepi32_ps(dot_unsigned<largest_code<kFormat>(), kCount>(code, four, sum));
   }
+}
+
+template <Format kFormat, int kSubs>
+inline void dots(const Bytes* code, const ActivationBlock* x, size_t, int sub, Floats (&out)[1]) {
+  out[0] = dot<kFormat, kSubs>(code, *x, sub);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace tandem::ops::cpu {
 namespace {
 
 constexpr int kMaxI8Rows = 16;  // with eight code vectors and the scales, 27 of 32 registers
+constexpr int kDotRows = 8;
 constexpr bool kInlineTiles = true;
 // Measured: two tiles side by side hide more of what a minimum adds, and only spill more without.
 template <Format kFormat>
@@ -38,17 +39,32 @@ inline __m512i zero_share(const ActivationBlock& x, int sub) {
   return _mm512_slli_epi32(_mm512_set1_epi32(sum), kShift);
 }
 
-// Sum over the tile's (or sub-tile's) columns of code * q as float32.
-template <Format kFormat, int kSubs>
-inline Floats dot(const Bytes* code, const ActivationBlock& x, int sub) {
+// Sums over the tile's (or sub-tile's) columns of code * q as float32, of kRows rows. A product
+// waits five cycles for the one before it of the same row, so the rows take turns: one row after
+// the other, the scheduler (97 entries on Golden Cove) fills with what waits, and both ports with
+// half of what they could do. Left alone, the compiler puts the rows one after the other again.
+template <Format kFormat, int kSubs, int kRows>
+__attribute__((always_inline)) inline void dots(const Bytes* code, const ActivationBlock* x,
+                                                size_t stride_x, int sub, Floats (&out)[kRows]) {
   constexpr int kZero = unsigned_zero<kFormat>();
-  __m512i sum = _mm512_setzero_si512();
-  if constexpr (kZero != 0) sum = zero_share<kZero, kSubs>(x, sub);
-  const auto* four = reinterpret_cast<const int32_t*>(x.q) + sub * (8 / kSubs);
+  __m512i sum[kRows];
 #pragma clang loop unroll(full)
-  for (int j = 0; j < 8 / kSubs; ++j)
-    sum = _mm512_dpbusd_epi32(sum, code[j], _mm512_set1_epi32(four[j]));
-  return _mm512_cvtepi32_ps(sum);
+  for (int m = 0; m < kRows; ++m) {
+    sum[m] = _mm512_setzero_si512();
+    if constexpr (kZero != 0) sum[m] = zero_share<kZero, kSubs>(x[m * stride_x], sub);
+  }
+#pragma clang loop unroll(full)
+  for (int j = 0; j < 8 / kSubs; ++j) {
+#pragma clang loop unroll(full)
+    for (int m = 0; m < kRows; ++m) {
+      const auto* four = reinterpret_cast<const int32_t*>(x[m * stride_x].q) + sub * (8 / kSubs);
+      sum[m] = _mm512_dpbusd_epi32(sum[m], code[j], _mm512_set1_epi32(four[j]));
+    }
+#pragma clang loop unroll(full)
+    for (int m = 0; m < kRows; ++m) asm("" : "+v"(sum[m]));
+  }
+#pragma clang loop unroll(full)
+  for (int m = 0; m < kRows; ++m) out[m] = _mm512_cvtepi32_ps(sum[m]);
 }
 
 }  // namespace
