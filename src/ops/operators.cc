@@ -91,11 +91,14 @@ struct ProductParts {
 // With few rows the weights come from memory, and each piece's start waits for it: one long piece
 // for each thread reads 57 GB/s where four read 40 (Zen 4, matrices of 640 KB). With many, threads
 // that claim small pieces end together: a piece takes some ten microseconds, and among those no
-// longer than a few for each thread the length that divides best.
-ProductParts cut_product(const CpuExecutor& executor, int32_t units, int32_t rows,
+// longer than a few for each thread the length that divides best. Where a second cache does not
+// hold the rows' inputs, each piece reads them anew: at least kUnitsForInputs units share that.
+ProductParts cut_product(const CpuExecutor& executor, int32_t units, int32_t rows, int64_t columns,
                          int64_t multiply_adds_per_unit) {
   constexpr int32_t kFewRows = 8;
   constexpr int64_t kSmallPiece = 2'000'000;  // multiply-adds
+  constexpr int64_t kManyInputs = 1 << 20;
+  constexpr int64_t kUnitsForInputs = 4;
   const int32_t threads = executor.threads().count();
   if (threads == 1 || units == 0) return {.run = std::max(units, 1)};
   const auto cut = [&](int32_t run) {
@@ -105,10 +108,13 @@ ProductParts cut_product(const CpuExecutor& executor, int32_t units, int32_t row
   const auto longest_load = [&](int32_t run) {
     return (cut(run).count + threads - 1) / threads * run;
   };
-  const int64_t small = kSmallPiece / std::max<int64_t>(multiply_adds_per_unit, 1) + 1;
+  int64_t small = kSmallPiece / std::max<int64_t>(multiply_adds_per_unit, 1) + 1;
+  const bool many_inputs = rows * columns > kManyInputs;
+  if (many_inputs) small = std::max(small, kUnitsForInputs);
   int32_t best = std::max(units / (threads * kPartsPerThread), 1);
   best = static_cast<int32_t>(std::min<int64_t>(best, small));
-  for (int32_t run = best - 1; run > 0; --run) {
+  const int32_t least = many_inputs ? (best + 1) / 2 : 1;
+  for (int32_t run = best - 1; run >= least; --run) {
     if (longest_load(run) < longest_load(best)) best = run;
   }
   return cut(best);
@@ -132,8 +138,8 @@ void linear(const CpuExecutor& executor, const Activations& x,
     if (target.weights->view().pairs) step = 2;
   }
   const int32_t units = (total + step - 1) / step;
-  const ProductParts parts =
-      cut_product(executor, units, x.rows, int64_t{step} * kGroupRows * x.columns * x.rows);
+  const ProductParts parts = cut_product(executor, units, x.rows, x.columns,
+                                         int64_t{step} * kGroupRows * x.columns * x.rows);
   executor.threads().parallel_parts(parts.count, [&](int thread, int part) {
     // The targets' groups stand in one row; a part is a range of it.
     WorkRange range = parts.range(part, units);
@@ -219,7 +225,7 @@ void gated_ffn(const CpuExecutor& executor, const Activations& x, const PackedMa
   constexpr int32_t kStep = GatedFfn::kStep;
   const int32_t steps = (out.columns + kStep - 1) / kStep;
   const ProductParts parts =
-      cut_product(executor, steps, x.rows, int64_t{2} * kStep * x.columns * x.rows);
+      cut_product(executor, steps, x.rows, 0, int64_t{2} * kStep * x.columns * x.rows);
   executor.threads().parallel_parts(parts.count, [&](int thread, int part) {
     const WorkRange range = parts.range(part, steps);
     if (x.rows <= kGatedRows) {
