@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What routers add in front of a prefill/decode pair: bench/router/run.py [--full] [--only NAME...] [--json FILE]
+"""What routers add in front of a prefill/decode pair: bench/router/run.py [--full] [--rounds N] [--only NAME...] [--json FILE]
 
 The method: ready-made answers from `tandem mock --static` (nothing is modelled), one closed-loop client (`load`), and in turn
 nothing in between (direct), a bare forwarder of bytes to both legs (`floor`), our router and the published ones, all on this
@@ -18,6 +18,7 @@ import pathlib
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -245,6 +246,16 @@ def added(result, base, what, quantile):
     return result[what][quantile] - base[what][quantile]
 
 
+def median_of(results):
+    """Of several rounds' results: the median of every figure; a round that failed counts as none."""
+    good = [each for each in results if "error" not in each]
+    if not good:
+        return results[0]
+    return {what: {quantile: statistics.median(each[what][quantile] for each in good) for quantile in value} if isinstance(value, dict)
+            else statistics.median(each[what] for each in good) if isinstance(value, (int, float)) else value
+            for what, value in good[0].items()}
+
+
 def measure_all(name, bodies, clients, held, seconds, results):
     dialect, run, _ = ROUTERS[name]
     with engines("engines", dialect, "--prefill", 1, "--decode", 1, "--step", "0", "--reply-tokens", 16) as pair, run(pair) as (port, pid):
@@ -266,22 +277,27 @@ def main():
     parser.add_argument("--full", action="store_true", help="all sizes and numbers of clients; some ten minutes")
     parser.add_argument("--only", nargs="+", choices=list(ROUTERS), help="these (and direct)")
     parser.add_argument("--seconds", type=float, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=1, help="all of it so often, the routers in another order each time; medians are told")
     parser.add_argument("--json", help="all results go to this file too")
     options = parser.parse_args()
     seconds = options.seconds or (4 if options.full else 1.5)
     bodies = (200, 16 << 10, 1 << 20)
     clients = (1, 64, 1000, 4000) if options.full else (1, 64)
     held = (1000, 4000, 10000) if options.full else (1000,)
-    everything = {}
     names = [name for name, (_, _, module) in ROUTERS.items()
              if (not options.only or name == "direct" or name in options.only) and (module is None or installed(module))]
-    for name in names:
-        try:
-            measure_all(name, bodies, clients, held, seconds, everything)
-        except (AssertionError, OSError) as failure:
-            print(f"{name}: {failure}", file=sys.stderr)
+    rounds = []
+    for turn in range(options.rounds):
+        rounds.append({})
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            try:
+                measure_all(name, bodies, clients, held, seconds, rounds[-1])
+            except (AssertionError, OSError) as failure:
+                print(f"{name}: {failure}", file=sys.stderr)
         if options.json:
-            pathlib.Path(options.json).write_text(json.dumps(everything, indent=1))
+            pathlib.Path(options.json).write_text(json.dumps(rounds, indent=1))
+    everything = {key: median_of([each[key] for each in rounds if key in each]) for key in dict.fromkeys(key for each in rounds for key in each)}
     for body in bodies:
         rows = []
         for count in clients:
@@ -297,7 +313,7 @@ def main():
                 rows.append([name, count, number(result["per_second"]), number(cpu, 1), number(1e6 / cpu if cpu else None),
                              number(added(result, base, "first_us", "p50")) if name != "direct" else f"({number(result['first_us']['p50'])})",
                              number(added(result, base, "first_us", "p99")) if name != "direct" else f"({number(result['first_us']['p99'])})",
-                             result["failed"]])
+                             number(result["failed"])])
         table(f"Bodies of {body:,} bytes, answers of 16 chunks", ["router", "clients", "requests/s", "CPU us/request", "requests/s of one core",
                                             "added us to first byte, p50", "p99", "failed"], rows)
     rows = []
